@@ -1,0 +1,3 @@
+//! Safe doors to the Linux calls that a sandbox needs; the only crate where `unsafe` compiles.
+
+pub mod seccomp;
