@@ -1,1 +1,23 @@
+//! What runs between fork and the user's program.
+//!
+//! Three roles, one file each: the [`keeper`] owns one sandbox from the host side, [`init`] is process
+//! 1 inside, [`payload`] locks itself down and becomes the program. They carry out a [`plan::Plan`],
+//! which leaves them no choices, and say in a [`report::Report`] what happened. Everything here is
+//! single-threaded and links no runtime.
 
+mod cgroup;
+mod init;
+pub mod keeper;
+pub mod layer;
+mod lockdown;
+mod payload;
+pub mod plan;
+mod readback;
+pub mod report;
+mod root;
+mod scratch;
+mod tree;
+pub mod wire;
+
+/// The word in `argv[1]` that makes the binary take the keeper's role.
+pub const KEEPER_ROLE: &str = "__keeper";

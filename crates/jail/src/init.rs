@@ -1,0 +1,374 @@
+//! Init: process 1 of a sandbox. Builds the root, starts the payload, reaps, ends everything, reports.
+//!
+//! Without a pid namespace (levels none and basic) it is the subreaper of the tree and does the same.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use belljar_sys::process::{
+    Cloned, Ended, Ids, SingleThreaded, Status, Wait, child_signals, clone, exit_now,
+    kill_everyone, reap_any, set_gid, set_uid,
+};
+use belljar_sys::{Errno, Result, fd, net};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
+
+use crate::plan::{Files, Identity, Placed, Plan, Root};
+use crate::report::{At, Disk, Ending, Note, Step, Stopped};
+use crate::{lockdown, payload, root, tree};
+
+const COPY_BYTES: usize = 256 << 10;
+/// Entries looked at for the longest file; the inode limit is below this unless the operator raised it.
+const MAX_ENTRIES: usize = 1 << 20;
+
+/// Init's descriptors.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub notes: OwnedFd,
+    /// From the keeper: first "your ids are mapped", later "end it". Closed when the keeper dies.
+    pub commands: OwnedFd,
+    pub gate: OwnedFd,
+    pub stdio: [OwnedFd; 3],
+    pub placed: Vec<OwnedFd>,
+    pub cgroup_doors: Vec<OwnedFd>,
+}
+
+/// Runs the sandbox from inside. Never returns.
+pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
+    let notes = ends.notes.as_fd().try_clone_to_owned();
+    if let (Err(stopped), Ok(notes)) = (live(single, plan, ends), notes) {
+        rustix::io::write(&notes, &Note::Stopped(stopped).to_bytes()).ok();
+        exit_now(1);
+    }
+    exit_now(0)
+}
+
+fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result<(), Stopped> {
+    die_with_keeper().at(Step::Clone)?;
+    await_go(&ends.commands).at(Step::IdMap)?;
+    let (proc, disk) = match &plan.files {
+        Files::Root(layout) => {
+            let built = build_root(plan, layout, &ends.placed)?;
+            (built.proc, Some(built.workspace))
+        }
+        Files::Host { .. } => {
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+                .at(Step::Become)?;
+            place_all(plan, &ends.placed, rustix::fs::CWD, &plan.identity)?;
+            (open_host_proc().at(Step::Proc)?, None)
+        }
+    };
+    let signals = child_signals().at(Step::Fork)?;
+    let Ends {
+        notes,
+        commands,
+        gate,
+        stdio,
+        placed,
+        cgroup_doors,
+    } = ends;
+    drop(placed);
+    let mut inner = payload::Ends {
+        notes,
+        gate,
+        stdio,
+        cgroup_doors,
+        proc,
+    };
+    let child = match clone(single, 0).at(Step::Fork)? {
+        Cloned::Child => payload::run(plan, &inner),
+        Cloned::Parent { child, .. } => child,
+    };
+    let notes = inner
+        .notes
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(crate::cgroup::errno);
+    let notes = notes.at(Step::InitLockdown)?;
+    inner.stdio = [
+        null().at(Step::InitLockdown)?,
+        null().at(Step::InitLockdown)?,
+        null().at(Step::InitLockdown)?,
+    ];
+    for (stream, number) in inner.stdio.iter().zip(0..) {
+        fd::place_at(stream, number).at(Step::InitLockdown)?;
+    }
+    drop(inner); // the program's streams, the cgroup's doors, the gate: none of them is init's
+    lock_init_down(plan).at(Step::InitLockdown)?;
+    let ended = supervise(child, &commands, &signals).at(Step::Fork)?;
+    report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
+}
+
+/// Nobody reads init's memory or descriptors, and it never outlives the keeper.
+fn die_with_keeper() -> Result<()> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+}
+
+fn await_go(commands: &OwnedFd) -> Result<()> {
+    let mut word = [0u8; 1];
+    match rustix::io::retry_on_intr(|| rustix::io::read(commands, &mut word))? {
+        1 => Ok(()),
+        _ => Err(Errno::CANCELED),
+    }
+}
+
+fn build_root(
+    plan: &Plan,
+    layout: &Root,
+    placed: &[OwnedFd],
+) -> std::result::Result<root::Built, Stopped> {
+    let sources = root::open_sources(layout)?;
+    if let Identity::Mapped { inside, .. } = plan.identity {
+        // The saved id stays the caller's until the cgroup is joined: v1 asks for it.
+        set_gid(inside, Ids::KeepSaved).at(Step::Become)?;
+        set_uid(inside, Ids::KeepSaved).at(Step::Become)?;
+    }
+    // Changing ids made the kernel forget both.
+    die_with_keeper().at(Step::Become)?;
+    rustix::system::sethostname(layout.hostname.as_bytes()).at(Step::Hostname)?;
+    net::loopback_up().at(Step::Loopback)?;
+    root::build(layout, &sources, |top| {
+        place_all(plan, placed, top, &Identity::Caller)
+    })
+}
+
+/// Copies the placed files in. A full disk is found here, before the program runs.
+fn place_all(
+    plan: &Plan,
+    contents: &[OwnedFd],
+    top: BorrowedFd<'_>,
+    owner: &Identity,
+) -> std::result::Result<(), Stopped> {
+    for (index, (placed, source)) in plan.placed.iter().zip(contents).enumerate() {
+        let absolute = matches!(plan.files, Files::Host { .. });
+        place(placed, source, top, absolute, owner).at_item(Step::Placed, index)?;
+    }
+    Ok(())
+}
+
+fn place(
+    placed: &Placed,
+    source: &OwnedFd,
+    top: BorrowedFd<'_>,
+    absolute: bool,
+    owner: &Identity,
+) -> Result<()> {
+    let mode = Mode::from_raw_mode(if placed.executable { 0o755 } else { 0o644 });
+    let path: &Path = if absolute {
+        &placed.path
+    } else {
+        root::relative(&placed.path)
+    };
+    if !absolute {
+        root::make_parent(top, path)?;
+    } else if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(crate::cgroup::errno)?;
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut target = File::from(rustix::fs::openat(top, path, flags, mode)?);
+    let source = source.try_clone().map_err(crate::cgroup::errno)?;
+    copy(&mut File::from(source), &mut target)?;
+    if let Identity::Host { uid, gid } = *owner {
+        let (uid, gid) = (
+            rustix::process::Uid::from_raw(uid),
+            rustix::process::Gid::from_raw(gid),
+        );
+        rustix::fs::fchown(&target, Some(uid), Some(gid))?;
+    }
+    Ok(())
+}
+
+fn copy(source: &mut File, target: &mut File) -> Result<()> {
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        let read = source.read(&mut buffer).map_err(crate::cgroup::errno)?;
+        if read == 0 {
+            return Ok(());
+        }
+        target
+            .write_all(&buffer[..read])
+            .map_err(crate::cgroup::errno)?;
+    }
+}
+
+fn open_host_proc() -> Result<OwnedFd> {
+    rustix::fs::open(
+        "/proc",
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+fn null() -> Result<OwnedFd> {
+    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Once the payload exists init needs no privilege: it waits, and it kills what has its own id.
+fn lock_init_down(plan: &Plan) -> Result<()> {
+    if let Identity::Mapped { inside, .. } = plan.identity {
+        set_gid(inside, Ids::All)?;
+        set_uid(inside, Ids::All)?;
+        die_with_keeper()?;
+        lockdown::drop_capabilities()?;
+        lockdown::forbid_new_privileges()?;
+    }
+    Ok(())
+}
+
+/// What was seen of the whole tree.
+#[derive(Debug, Default)]
+struct Seen {
+    program: Option<Status>,
+    cpu: Duration,
+    max_resident_bytes: u64,
+}
+
+impl Seen {
+    fn add(&mut self, ended: &Ended, program: RawPid) {
+        if ended.pid == program {
+            self.program = Some(ended.status);
+        }
+        self.cpu += ended.cpu;
+        self.max_resident_bytes = self.max_resident_bytes.max(ended.max_resident_bytes);
+    }
+}
+
+/// Reaps until the program has ended or the keeper says so; then ends all that is left.
+fn supervise(program: Pid, commands: &OwnedFd, signals: &OwnedFd) -> Result<Seen> {
+    let program = program.as_raw_nonzero().get();
+    let mut seen = Seen::default();
+    while seen.program.is_none() {
+        let mut fds = [
+            PollFd::new(commands, PollFlags::IN),
+            PollFd::new(signals, PollFlags::IN),
+        ];
+        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        if !fds[0].revents().is_empty() {
+            break; // told to end it, or the keeper is gone
+        }
+        let mut discard = [0u8; 128];
+        match rustix::io::read(signals, &mut discard) {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+        while let Some(ended) = reap(Wait::Look)? {
+            seen.add(&ended, program);
+        }
+    }
+    end_all(program, &mut seen)?;
+    Ok(seen)
+}
+
+/// Kills everything and reaps it. In a pid namespace one call reaches all at once: a process with a
+/// pending SIGKILL cannot fork.
+fn end_all(program: RawPid, seen: &mut Seen) -> Result<()> {
+    if std::process::id() == 1 {
+        kill_everyone(Signal::KILL.as_raw())?;
+        while let Some(ended) = reap(Wait::Block)? {
+            seen.add(&ended, program);
+        }
+        return Ok(());
+    }
+    if seen.program.is_none() {
+        // Its own status is wanted, so it is killed by name and reaped here, not by the walk.
+        if let Some(pid) = Pid::from_raw(program) {
+            rustix::process::kill_process(pid, Signal::KILL).ok();
+        }
+        while seen.program.is_none() {
+            let Some(ended) = reap(Wait::Block)? else {
+                break;
+            };
+            seen.add(&ended, program);
+        }
+    }
+    if tree::end_descendants() {
+        Ok(())
+    } else {
+        Err(Errno::BUSY)
+    }
+}
+
+/// One ended child; `None` when there is none (left).
+fn reap(wait: Wait) -> Result<Option<Ended>> {
+    match reap_any(wait) {
+        Err(Errno::CHILD) => Ok(None),
+        result => result,
+    }
+}
+
+fn report(plan: &Plan, seen: &Seen, disk: Option<&OwnedFd>, notes: &OwnedFd) -> Result<()> {
+    let (exited, value) = match seen.program {
+        Some(Status::Exited(code)) => (true, code),
+        Some(Status::Signaled(signal)) => (false, signal),
+        None => return Err(Errno::CHILD),
+    };
+    let ending = Ending {
+        exited,
+        value,
+        cpu_us: u64::try_from(seen.cpu.as_micros()).unwrap_or(u64::MAX),
+        max_resident_bytes: seen.max_resident_bytes,
+        disk: disk.map(measure).transpose()?,
+    };
+    let bytes = Note::Ended(ending).to_bytes();
+    let workspace = disk
+        .filter(|_| plan.keep_workspace)
+        .map(|disk| {
+            rustix::fs::openat(
+                disk,
+                "workspace",
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+        })
+        .transpose()?;
+    let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).collect();
+    fd::send(notes, &bytes, &fds)
+}
+
+fn measure(disk: &OwnedFd) -> Result<Disk> {
+    let all = rustix::fs::fstatvfs(disk)?;
+    Ok(Disk {
+        bytes_used: (all.f_blocks - all.f_bfree) * all.f_frsize,
+        bytes_free: all.f_bfree * all.f_frsize,
+        inodes_used: all.f_files - all.f_ffree,
+        inodes_free: all.f_ffree,
+        largest_file_bytes: largest_file(disk)?,
+    })
+}
+
+/// The longest file anywhere below. Names and depth are the program's choice, so nothing is followed,
+/// one directory is open at a time, and the walk is bounded.
+fn largest_file(top: &OwnedFd) -> Result<u64> {
+    let mut largest = 0;
+    let mut left = MAX_ENTRIES;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut waiting = vec![rustix::fs::openat(top, ".", flags, Mode::empty())?];
+    while let Some(directory) = waiting.pop() {
+        for entry in rustix::fs::Dir::read_from(&directory)? {
+            let entry = entry?;
+            left = left.saturating_sub(1);
+            let name = entry.file_name();
+            if name == c"." || name == c".." || left == 0 {
+                continue;
+            }
+            let Ok(stat) =
+                rustix::fs::statat(&directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            else {
+                continue;
+            };
+            largest = largest.max(u64::try_from(stat.st_size).unwrap_or(0));
+            let is_directory = rustix::fs::FileType::from_raw_mode(stat.st_mode)
+                == rustix::fs::FileType::Directory;
+            if is_directory && waiting.len() < 256 {
+                // One that the program closed to itself is not looked into.
+                waiting.extend(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok());
+            }
+        }
+    }
+    Ok(largest)
+}

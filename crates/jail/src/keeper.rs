@@ -1,0 +1,540 @@
+//! The keeper: owns one sandbox from the host side, from the first directory to the last reaping.
+//!
+//! It is started with its control socket as standard input and nothing else. When that socket closes
+//! the engine is gone, and everything ends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use belljar_sys::process::{
+    Cloned, NEW_IPC, NEW_MOUNT, NEW_NET, NEW_PID, NEW_USER, NEW_UTS, SingleThreaded, Wait,
+    clear_groups, clone, kill, reap_any,
+};
+use belljar_sys::{Errno, Result, fd, spawn};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::FileType;
+use rustix::process::{DumpableBehavior, Pid};
+use rustix::time::Timespec;
+
+use crate::cgroup::{Alarm, Group, errno};
+use crate::plan::{Files, Identity, MapWriter, Plan};
+use crate::report::{
+    At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
+    arm,
+};
+use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_plan};
+use crate::{init, readback, scratch, tree};
+
+/// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
+const SETUP_LIMIT: Duration = Duration::from_secs(20);
+/// How long init may take to end everything before it is killed itself.
+const ENDING_LIMIT: Duration = Duration::from_secs(5);
+/// CPU time is looked at no more often than this.
+const CPU_LOOK: Duration = Duration::from_millis(5);
+
+/// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
+pub fn main() -> u8 {
+    let started = start().and_then(|control| {
+        let outcome = carry_out(&control);
+        let (message, workspace) = match outcome {
+            Ok((report, workspace)) => (Message::Ended(report), workspace),
+            Err(failed) => (Message::Failed(failed), None),
+        };
+        tell(&control, &message, workspace.as_ref())
+    });
+    u8::from(started.is_err())
+}
+
+/// Lets go of all that a careless parent left open, and of its terminal.
+fn start() -> Result<OwnedFd> {
+    fd::close_inherited(3)?;
+    let control = fd::take_stdin()?;
+    // A session of our own: Ctrl-C in the caller's terminal is the caller's to handle.
+    rustix::process::setsid()?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::process::chdir("/")?;
+    Ok(control)
+}
+
+fn tell(control: &OwnedFd, message: &Message, workspace: Option<&OwnedFd>) -> Result<()> {
+    let json = serde_json::to_vec(message).map_err(|_| Errno::PROTO)?;
+    let fds: Vec<BorrowedFd<'_>> = workspace.into_iter().map(AsFd::as_fd).collect();
+    fd::send(control, &json, &fds)
+}
+
+fn carry_out(control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
+    let opening = receive_plan(control).at(Step::Plan)?;
+    arm(opening.plan.fault);
+    // Again, now that a fault may be armed for this step.
+    Ok::<(), Errno>(()).at(Step::Plan)?;
+    let plan = opening.plan.clone();
+    let scratch = match &plan.files {
+        Files::Host { scratch } => {
+            Some(scratch::create(scratch, &plan.identity).at(Step::Scratch)?)
+        }
+        Files::Root(_) => None,
+    };
+    let group = match &plan.cgroup {
+        Some(cgroup) => Some(create_group(cgroup)?),
+        None => None,
+    };
+    let mut keeper = Keeper::open(plan, opening, group)?;
+    let outcome = keeper.run(control);
+    keeper.end_sandbox();
+    // The order of leaving: processes, then their cgroup, then their files.
+    drop(keeper);
+    drop(scratch);
+    outcome
+}
+
+fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
+    let made = Group::create(cgroup);
+    let index = made.as_ref().err().map_or(0, |(index, _)| *index);
+    made.map_err(|(_, errno)| errno)
+        .at_item(Step::Cgroup, index)
+}
+
+impl From<Stopped> for Failed {
+    fn from(stopped: Stopped) -> Self {
+        Self {
+            stopped,
+            checks: Vec::new(),
+        }
+    }
+}
+
+/// One sandbox, from clone to reaping.
+struct Keeper {
+    plan: Plan,
+    group: Option<Group>,
+    alarm: Option<Alarm>,
+    init: Pid,
+    init_fd: OwnedFd,
+    /// Fixed-size notes from init and the payload.
+    notes: OwnedFd,
+    commands: OwnedFd,
+    gate: Option<OwnedFd>,
+    /// Both outputs of the program lead to the engine, which counts them.
+    streams_are_pipes: bool,
+    reaped: bool,
+}
+
+impl Keeper {
+    /// Starts init in its namespaces and maps its ids.
+    fn open(
+        plan: Plan,
+        opening: Opening,
+        group: Option<Group>,
+    ) -> std::result::Result<Self, Failed> {
+        let single = SingleThreaded::prove().at(Step::Clone)?;
+        let (notes, their_notes) = socket_pair().at(Step::Clone)?;
+        let (commands, their_commands) = socket_pair().at(Step::Clone)?;
+        let (gate, their_gate) = socket_pair().at(Step::Clone)?;
+        // The kernel then tells the sender's pid as we see it, whatever namespace it is in.
+        rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;
+        let doors = group
+            .as_ref()
+            .map_or(Ok(Vec::new()), Group::doors)
+            .at(Step::Cgroup)?;
+        let alarm = group
+            .as_ref()
+            .map_or(Ok(None), Group::memory_alarm)
+            .at(Step::Cgroup)?;
+        let streams_are_pipes = opening.stdio[1..].iter().all(is_pipe);
+        let inside = init::Ends {
+            notes: their_notes,
+            commands: their_commands,
+            gate: their_gate,
+            stdio: opening.stdio,
+            placed: opening.placed,
+            cgroup_doors: doors,
+        };
+        let namespaces = prepare_identity(&plan).at(Step::Clone)?;
+        let (init, init_fd) = match clone(&single, namespaces).at(Step::Clone)? {
+            Cloned::Child => {
+                // The keeper's ends are not init's. Nothing else is dropped: init never returns.
+                drop((notes, commands, gate, alarm));
+                init::run(&single, &plan, inside)
+            }
+            Cloned::Parent { child, pidfd } => (child, pidfd),
+        };
+        let keeper = Self {
+            plan,
+            group,
+            alarm,
+            init,
+            init_fd,
+            notes,
+            commands,
+            gate: Some(gate),
+            streams_are_pipes,
+            reaped: false,
+        };
+        Ok(keeper)
+    }
+
+    fn run(&mut self, control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
+        map_ids(self.init, &self.plan.identity).at(Step::IdMap)?;
+        rustix::io::write(&self.commands, b"g").at(Step::IdMap)?;
+        let (ready, pid) = self.await_ready(control)?;
+        self.read_back(control, ready, pid)?;
+        let released = Instant::now();
+        if let Some(gate) = self.gate.take() {
+            rustix::io::write(&gate, b"g").at(Step::ReadBack)?;
+        }
+        Ok(self.supervise(control, released))
+    }
+
+    /// Waits until the payload has locked itself down.
+    fn await_ready(&self, control: &OwnedFd) -> std::result::Result<(Ready, u32), Failed> {
+        let deadline = Instant::now() + SETUP_LIMIT;
+        loop {
+            let mut fds = [
+                PollFd::new(&self.notes, PollFlags::IN),
+                PollFd::new(control, PollFlags::IN),
+                PollFd::new(&self.init_fd, PollFlags::IN),
+            ];
+            let left = deadline.saturating_duration_since(Instant::now());
+            wait(&mut fds, left).at(Step::Clone)?;
+            if fds[0].revents().contains(PollFlags::IN) {
+                let mut bytes = [0; Note::BYTES];
+                let received = fd::receive(&self.notes, &mut bytes).at(Step::Clone)?;
+                let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
+                match Note::from_bytes(&bytes[..received.length]) {
+                    Some(Note::Ready(ready)) => return Ok((ready, sender.cast_unsigned())),
+                    Some(Note::Stopped(stopped)) => return Err(stopped.into()),
+                    Some(Note::Ended(_)) | None => {
+                        return Err(Stopped::new(Step::Clone, Errno::PROTO).into());
+                    }
+                }
+            }
+            let why = if !fds[1].revents().is_empty() {
+                Errno::CANCELED
+            } else if !fds[2].revents().is_empty() {
+                Errno::CHILD // init died in set-up without a word
+            } else if left.is_zero() {
+                Errno::TIMEDOUT
+            } else {
+                continue;
+            };
+            return Err(Stopped::new(Step::Clone, why).into());
+        }
+    }
+
+    /// Nothing is released that was not found as planned.
+    fn read_back(
+        &self,
+        control: &OwnedFd,
+        ready: Ready,
+        pid: u32,
+    ) -> std::result::Result<(), Failed> {
+        let checks = readback::check_all(
+            &self.plan,
+            self.group.as_ref(),
+            ready,
+            pid,
+            self.streams_are_pipes,
+        );
+        if checks.iter().any(|check| !check.verified) {
+            let stopped = Stopped::new(Step::ReadBack, Errno::PERM);
+            return Err(Failed { stopped, checks });
+        }
+        tell(control, &Message::Started(Started { checks }), None).at(Step::ReadBack)?;
+        Ok(())
+    }
+
+    /// Until the program has ended, by itself or by us.
+    fn supervise(&mut self, control: &OwnedFd, released: Instant) -> (Report, Option<OwnedFd>) {
+        let mut watch = Watch::new(&self.plan, released);
+        let ending = loop {
+            let left = watch.next_look(self.group.as_ref());
+            if watch.gave_up() {
+                break None;
+            }
+            let Ok(seen) = self.look(control, left) else {
+                break None;
+            };
+            if let Some(note) = seen.note {
+                break Some(note);
+            }
+            if let Some(cause) = seen.cause.or_else(|| watch.overrun(self.group.as_ref())) {
+                self.order_end(&mut watch, cause);
+            }
+            if seen.init_died {
+                break None;
+            }
+        };
+        let elapsed = released.elapsed();
+        let (end, ending, workspace) = match ending {
+            Some((Note::Ended(ending), workspace)) => (ended(&ending), Some(ending), workspace),
+            Some((Note::Stopped(stopped), _)) if stopped.step == Step::Exec => {
+                (End::NotExecuted(stopped.errno), None, None)
+            }
+            Some(_) | None => (End::Lost, None, None),
+        };
+        self.end_sandbox();
+        (self.report(end, ending, watch.ended_by, elapsed), workspace)
+    }
+
+    /// One wait for whatever comes first.
+    fn look(&self, control: &OwnedFd, left: Duration) -> Result<Seen> {
+        let mut fds = vec![
+            PollFd::new(&self.notes, PollFlags::IN),
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(&self.init_fd, PollFlags::IN),
+        ];
+        match &self.alarm {
+            Some(Alarm::Event(event, _)) => fds.push(PollFd::new(event, PollFlags::IN)),
+            Some(Alarm::File(file)) => fds.push(PollFd::new(file, PollFlags::PRI)),
+            None => {}
+        }
+        wait(&mut fds, left)?;
+        let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
+        drop(fds);
+        let mut seen = Seen::default();
+        if fired[0] {
+            seen.note = self.take_note();
+        }
+        if fired[1] {
+            seen.cause = Some(command(control));
+        }
+        seen.init_died = fired[2] && seen.note.is_none();
+        if fired.get(3) == Some(&true) {
+            self.quiet_alarm();
+            let killed = self
+                .group
+                .as_ref()
+                .is_some_and(|group| group.oom_kills() > 0);
+            seen.cause = seen.cause.or(killed.then_some(Cause::Memory));
+        }
+        Ok(seen)
+    }
+
+    fn take_note(&self) -> Option<(Note, Option<OwnedFd>)> {
+        let mut bytes = [0; Note::BYTES];
+        let received = fd::receive(&self.notes, &mut bytes).ok()?;
+        let note = Note::from_bytes(&bytes[..received.length])?;
+        Some((note, received.fds.into_iter().next()))
+    }
+
+    /// An eventfd stays readable until read. The v2 file re-arms when its text is read.
+    fn quiet_alarm(&self) {
+        let mut count = [0; 512];
+        let _read = match &self.alarm {
+            Some(Alarm::Event(fd, _)) => rustix::io::read(fd, &mut count[..8]).ok(),
+            Some(Alarm::File(fd)) => rustix::io::pread(fd, &mut count, 0).ok(),
+            None => None,
+        };
+    }
+
+    /// Asks init to end everything; the first cause is the one that is told.
+    fn order_end(&self, watch: &mut Watch, cause: Cause) {
+        if watch.ended_by.is_some() {
+            return;
+        }
+        watch.ended_by = Some(cause);
+        watch.give_up_at = Some(Instant::now() + ENDING_LIMIT);
+        // If init cannot hear us it is dead or dying, which the next look shows.
+        rustix::io::write(&self.commands, b"e").ok();
+    }
+
+    /// Kills what may still be there and reaps init. After this no process of the sandbox exists.
+    fn end_sandbox(&mut self) {
+        if self.reaped {
+            return;
+        }
+        self.gate = None;
+        if matches!(self.plan.files, Files::Root(_)) {
+            // Its death takes the whole pid namespace; one that has exited already does not mind.
+            kill(self.init_fd.as_fd()).ok();
+            while let Ok(Some(_)) = reap_any(Wait::Block) {}
+        } else {
+            tree::end_descendants();
+        }
+        self.reaped = true;
+    }
+
+    fn report(
+        &self,
+        end: End,
+        ending: Option<Ending>,
+        ended_by: Option<Cause>,
+        elapsed: Duration,
+    ) -> Report {
+        let used = self.group.as_ref().map(Group::usage).unwrap_or_default();
+        let seen = ending.unwrap_or_default();
+        let peak = Some(seen.max_resident_bytes).filter(|bytes| *bytes > 0);
+        Report {
+            end,
+            ended_by,
+            elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            cpu_us: used.cpu_us.unwrap_or(seen.cpu_us),
+            memory_peak_bytes: used.memory_peak_bytes.or(peak),
+            processes_peak: used.processes_peak,
+            oom_kills: used.oom_kills,
+            forks_refused: used.forks_refused,
+            disk: seen.disk,
+        }
+    }
+}
+
+/// What one look found.
+#[derive(Default)]
+struct Seen {
+    note: Option<(Note, Option<OwnedFd>)>,
+    cause: Option<Cause>,
+    init_died: bool,
+}
+
+/// The clocks of a running program.
+struct Watch {
+    deadline: Instant,
+    cpu_limit: Duration,
+    millicpus: u64,
+    ended_by: Option<Cause>,
+    give_up_at: Option<Instant>,
+}
+
+impl Watch {
+    fn new(plan: &Plan, released: Instant) -> Self {
+        Self {
+            deadline: released + Duration::from_millis(plan.wall_ms),
+            cpu_limit: Duration::from_millis(plan.cpu_ms),
+            millicpus: plan.millicpus.max(1),
+            ended_by: None,
+            give_up_at: None,
+        }
+    }
+
+    /// When something may happen that no descriptor tells of.
+    fn next_look(&self, group: Option<&Group>) -> Duration {
+        let now = Instant::now();
+        if let Some(at) = self.give_up_at {
+            return at.saturating_duration_since(now);
+        }
+        let wall = self.deadline.saturating_duration_since(now);
+        let Some(used) = group.and_then(Group::cpu_us) else {
+            return wall;
+        };
+        let cpu_left = self.cpu_limit.saturating_sub(Duration::from_micros(used));
+        // With so many cores, CPU time can run out no sooner than this.
+        let cores = u32::try_from(self.millicpus.div_ceil(1000)).unwrap_or(u32::MAX);
+        wall.min((cpu_left / cores).max(CPU_LOOK))
+    }
+
+    fn gave_up(&self) -> bool {
+        self.give_up_at.is_some_and(|at| Instant::now() >= at)
+    }
+
+    fn overrun(&self, group: Option<&Group>) -> Option<Cause> {
+        if Instant::now() >= self.deadline {
+            return Some(Cause::WallTime);
+        }
+        let used = group.and_then(Group::cpu_us)?;
+        (Duration::from_micros(used) >= self.cpu_limit).then_some(Cause::CpuTime)
+    }
+}
+
+/// Why the engine wants an end; a closed socket means that it is gone.
+fn command(control: &OwnedFd) -> Cause {
+    let mut bytes = vec![0; MAX_MESSAGE_BYTES];
+    let received = fd::receive(control, &mut bytes);
+    let length = received.map_or(0, |one| one.length);
+    match serde_json::from_slice(&bytes[..length]) {
+        Ok(Command::End(cause)) => cause,
+        Err(_) => Cause::Cancelled,
+    }
+}
+
+fn ended(ending: &Ending) -> End {
+    if ending.exited {
+        End::Exited(ending.value)
+    } else {
+        End::Signaled(ending.value)
+    }
+}
+
+fn is_pipe(stream: &OwnedFd) -> bool {
+    rustix::fs::fstat(stream)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}
+
+fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
+    crate::wire::control_pair()
+}
+
+/// What must be done before the clone, and the namespaces to clone with.
+fn prepare_identity(plan: &Plan) -> Result<u64> {
+    if !matches!(plan.files, Files::Root(_)) {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        return Ok(0);
+    }
+    if rustix::process::geteuid().is_root() {
+        // In the namespace setgroups is denied, so the caller's groups are left here.
+        clear_groups()?;
+    }
+    // The cgroup namespace comes later, in the payload, when it is in its group.
+    Ok(NEW_USER | NEW_PID | NEW_MOUNT | NEW_NET | NEW_IPC | NEW_UTS)
+}
+
+fn map_ids(init: Pid, identity: &Identity) -> Result<()> {
+    let Identity::Mapped {
+        inside,
+        uid,
+        gid,
+        writer,
+    } = *identity
+    else {
+        return Ok(());
+    };
+    let pid = init.as_raw_nonzero().get();
+    match writer {
+        MapWriter::Keeper => {
+            let write = |file: &str, text: String| {
+                std::fs::write(format!("/proc/{pid}/{file}"), text).map_err(errno)
+            };
+            // Without this, leaving a group could open what the group was denied (CVE-2014-8989).
+            write("setgroups", "deny".to_owned())?;
+            write("gid_map", format!("{inside} {gid} 1"))?;
+            write("uid_map", format!("{inside} {uid} 1"))
+        }
+        MapWriter::Helpers => {
+            map_by_helper("newgidmap", pid, inside, gid)?;
+            map_by_helper("newuidmap", pid, inside, uid)
+        }
+    }
+}
+
+/// `newuidmap` checks /etc/subuid and writes the map with the privilege that we lack.
+fn map_by_helper(program: &str, pid: i32, inside: u32, outside: u32) -> Result<()> {
+    let args = [
+        pid.to_string(),
+        inside.to_string(),
+        outside.to_string(),
+        "1".to_owned(),
+    ];
+    let program = format!("/usr/bin/{program}");
+    let output = spawn::output(program, &args.map(Into::into)).map_err(errno)?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(Errno::PERM)
+    }
+}
+
+fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
+    // Rounded up, so that a deadline has passed when we wake for it.
+    let left = Timespec::try_from(left + Duration::from_micros(100)).map_err(|_| Errno::INVAL)?;
+    rustix::io::retry_on_intr(|| poll(fds, Some(&left)))?;
+    Ok(())
+}
+
+/// Waits for nothing but time; only where the kernel offers no event to wait for.
+pub(crate) fn pause(milliseconds: i64) {
+    let time = Timespec {
+        tv_sec: 0,
+        tv_nsec: milliseconds * 1_000_000,
+    };
+    // A signal may cut it short; every caller loops.
+    poll(&mut [], Some(&time)).ok();
+}

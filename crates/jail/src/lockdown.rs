@@ -1,0 +1,136 @@
+//! The order of barriers: what the payload gives up, for good, before it becomes the program.
+
+use std::os::fd::OwnedFd;
+
+use belljar_sys::process::{Ids, clear_groups, set_gid, set_uid};
+use belljar_sys::{Errno, Result, fd, landlock, seccomp};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::process::{Resource as Kind, Rlimit as Limit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::plan::{Identity, Landlock, Lockdown, Resource, Rlimit};
+use crate::report::{At, Step, Stopped};
+
+/// Everything but the system-call filter, which is last of all (see [`install_filter`]).
+///
+/// Returns whether Landlock was seen to refuse its witness.
+pub(crate) fn lock_down(
+    plan: &Lockdown,
+    identity: &Identity,
+) -> std::result::Result<bool, Stopped> {
+    set_rlimits(&plan.rlimits)?;
+    drop_bounding_set().at(Step::Capabilities)?;
+    become_program(identity).at(Step::Identity)?;
+    drop_capabilities().at(Step::Capabilities)?;
+    forbid_new_privileges().at(Step::NoNewPrivileges)?;
+    let refuses = match &plan.landlock {
+        Some(rules) => restrict_files(rules)?,
+        None => false,
+    };
+    fd::close_all_on_exec().at(Step::Descriptors)?;
+    Ok(refuses)
+}
+
+/// The filter. After it nothing may need a call that programs are refused.
+pub(crate) fn install_filter(packed: &[u64]) -> Result<()> {
+    let filter: Vec<_> = packed.iter().map(|one| crate::plan::unpack(*one)).collect();
+    seccomp::install(&filter)
+}
+
+fn set_rlimits(limits: &[Rlimit]) -> std::result::Result<(), Stopped> {
+    for (index, limit) in limits.iter().enumerate() {
+        let both = Limit {
+            current: Some(limit.value),
+            maximum: Some(limit.value),
+        };
+        setrlimit(kind(limit.resource), both).at_item(Step::Rlimits, index)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn kind(resource: Resource) -> Kind {
+    match resource {
+        Resource::Core => Kind::Core,
+        Resource::CpuSeconds => Kind::Cpu,
+        Resource::DataBytes => Kind::Data,
+        Resource::FileBytes => Kind::Fsize,
+        Resource::OpenFiles => Kind::Nofile,
+        Resource::Processes => Kind::Nproc,
+        Resource::MessageQueueBytes => Kind::Msgqueue,
+        Resource::LockedBytes => Kind::Memlock,
+        Resource::PendingSignals => Kind::Sigpending,
+    }
+}
+
+/// Takes every capability out of reach of any later exec. Needs CAP_SETPCAP: root, or a new user
+/// namespace. An ordinary user without one has none to lose, and `no_new_privs` keeps it so.
+fn drop_bounding_set() -> Result<()> {
+    let mine = rustix::thread::capabilities(None)?;
+    if !mine.effective.contains(CapabilitySet::SETPCAP) {
+        return Ok(());
+    }
+    for number in 0..64 {
+        let Some(one) = CapabilitySet::from_bits(1 << number) else {
+            continue;
+        };
+        match rustix::thread::remove_capability_from_bounding_set(one) {
+            // EINVAL: this kernel does not know so high a number.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Becomes the program's ids, real, effective and saved.
+fn become_program(identity: &Identity) -> Result<()> {
+    let (uid, gid) = match *identity {
+        Identity::Caller => return Ok(()),
+        Identity::Host { uid, gid } => {
+            clear_groups()?;
+            (uid, gid)
+        }
+        // Groups were cleared by the keeper if it may; in the namespace setgroups is denied.
+        Identity::Mapped { inside, .. } => (inside, inside),
+    };
+    set_gid(gid, Ids::All)?;
+    set_uid(uid, Ids::All)
+}
+
+/// Empties the effective, permitted, inheritable and ambient sets.
+pub(crate) fn drop_capabilities() -> Result<()> {
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none)?;
+    rustix::thread::clear_ambient_capability_set()
+}
+
+pub(crate) fn forbid_new_privileges() -> Result<()> {
+    rustix::thread::set_no_new_privs(true)
+}
+
+/// Landlock, and a look whether it holds: the witness opened before must be refused after.
+fn restrict_files(plan: &Landlock) -> std::result::Result<bool, Stopped> {
+    let handled = landlock::all_access(plan.abi);
+    let rules = landlock::create_ruleset(handled, plan.scopes).at(Step::Landlock)?;
+    for (index, rule) in plan.rules.iter().enumerate() {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let parent: OwnedFd = match rustix::fs::openat(CWD, &rule.path, flags, Mode::empty()) {
+            // What the host does not have needs no permission.
+            Err(Errno::NOENT) => continue,
+            result => result.at_item(Step::Landlock, index)?,
+        };
+        let access = rule.access & handled;
+        landlock::allow_beneath(&rules, &parent, access).at_item(Step::Landlock, index)?;
+    }
+    let open_witness = || {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(CWD, &plan.witness, flags, Mode::empty())
+    };
+    let opened_before = open_witness().is_ok();
+    landlock::restrict_self(&rules).at(Step::Landlock)?;
+    Ok(opened_before && open_witness().err() == Some(Errno::ACCESS))
+}

@@ -1,0 +1,161 @@
+//! The payload: locks itself down, shows itself, waits to be released, becomes the program.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use belljar_sys::process::{execute, exit_now, forget_keyring, reset_signals, unshare_cgroup};
+use belljar_sys::{Errno, Result, fd};
+use rustix::fs::AtFlags;
+
+use crate::lockdown;
+use crate::plan::{Files, Plan, Program};
+use crate::report::{At, Note, Ready, Step, Stopped};
+
+/// The namespaces that a Ready note tells of, in its order.
+pub(crate) const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
+
+/// The payload's descriptors. All of them are close-on-exec.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub notes: OwnedFd,
+    /// Readable when the keeper releases us; closed when it gives up.
+    pub gate: OwnedFd,
+    pub stdio: [OwnedFd; 3],
+    pub cgroup_doors: Vec<OwnedFd>,
+    /// The procfs to look at ourselves through.
+    pub proc: OwnedFd,
+}
+
+/// Becomes the program, or tells why not. Never returns.
+pub(crate) fn run(plan: &Plan, ends: &Ends) -> ! {
+    let stopped = match lock_and_wait(plan, ends) {
+        Ok(program) => {
+            let errno = execute(&program.path, &program.argv, &program.environment);
+            Stopped::new(Step::Exec, errno)
+        }
+        Err(stopped) => stopped,
+    };
+    // If the keeper is gone there is nobody to tell; init's death takes us along anyway.
+    rustix::io::write(&ends.notes, &Note::Stopped(stopped).to_bytes()).ok();
+    exit_now(127)
+}
+
+fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped> {
+    // Prepared now: after the filter the fewer calls the better.
+    let program = Exec::new(&plan.program).at(Step::Exec)?;
+    start_session().at(Step::Session)?;
+    join_cgroup(&ends.cgroup_doors).at(Step::JoinCgroup)?;
+    if matches!(plan.files, Files::Root(_)) {
+        // After joining, so that the group looks like the root of all groups from inside.
+        unshare_cgroup().at(Step::CgroupNamespace)?;
+    }
+    for (stream, number) in ends.stdio.iter().zip(0..) {
+        fd::place_at(stream, number).at(Step::Descriptors)?;
+    }
+    let mut ready = Ready {
+        namespaces: own_namespaces(&ends.proc),
+        ..Ready::default()
+    };
+    if let Some(lockdown) = &plan.lockdown {
+        ready.landlock_refuses = lockdown::lock_down(lockdown, &plan.identity)?;
+    } else {
+        fd::close_all_on_exec().at(Step::Descriptors)?;
+    }
+    // As the program, not as init: a directory that it may not enter is found here.
+    rustix::process::chdir(&plan.program.directory).at(Step::Directory)?;
+    ready.stray_fds = stray_fds(&ends.proc);
+    if let Some(lockdown) = &plan.lockdown {
+        lockdown::install_filter(&lockdown.filter).at(Step::Seccomp)?;
+    }
+    rustix::io::write(&ends.notes, &Note::Ready(ready).to_bytes()).at(Step::Exec)?;
+    wait_for_release(&ends.gate).at(Step::ReadBack)?;
+    Ok(program)
+}
+
+fn start_session() -> Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    reset_signals()?;
+    forget_keyring()
+}
+
+fn join_cgroup(doors: &[OwnedFd]) -> Result<()> {
+    doors
+        .iter()
+        .try_for_each(|door| rustix::io::write(door, b"0").map(drop))
+}
+
+/// The inodes that name our namespaces; zero where one cannot be seen.
+fn own_namespaces(proc: &OwnedFd) -> [u64; 7] {
+    NAMESPACES.map(|name| {
+        rustix::fs::statat(proc, format!("self/ns/{name}"), AtFlags::empty())
+            .map_or(0, |stat| stat.st_ino)
+    })
+}
+
+/// How many descriptors beyond the standard three would pass through exec.
+fn stray_fds(proc: &OwnedFd) -> u64 {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let list = rustix::fs::openat(proc, "self/fdinfo", flags, rustix::fs::Mode::empty());
+    let Ok(entries) = list.and_then(rustix::fs::Dir::new) else {
+        return u64::MAX;
+    };
+    let mut stray = 0;
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy();
+        if name.parse().is_ok_and(|number: u32| number > 2) && !closes_on_exec(proc, &name) {
+            stray += 1;
+        }
+    }
+    stray
+}
+
+fn closes_on_exec(proc: &OwnedFd, number: &str) -> bool {
+    const O_CLOEXEC: u32 = 0o2_000_000;
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let path = format!("self/fdinfo/{number}");
+    let Ok(file) = rustix::fs::openat(proc, path, flags, rustix::fs::Mode::empty()) else {
+        return true; // it was the listing's own descriptor, closed since
+    };
+    let mut text = [0; 512];
+    let read = rustix::io::read(&file, &mut text).unwrap_or(0);
+    String::from_utf8_lossy(&text[..read])
+        .lines()
+        .find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok())
+        .is_some_and(|flags| flags & O_CLOEXEC != 0)
+}
+
+fn wait_for_release(gate: &OwnedFd) -> Result<()> {
+    let mut word = [0u8; 1];
+    match rustix::io::retry_on_intr(|| rustix::io::read(gate.as_fd(), &mut word))? {
+        1 => Ok(()),
+        _ => Err(Errno::CANCELED),
+    }
+}
+
+/// The program in the form that exec takes.
+struct Exec {
+    path: CString,
+    argv: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Exec {
+    fn new(program: &Program) -> Result<Self> {
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::INVAL);
+        Ok(Self {
+            path: text(program.path.as_os_str().as_bytes())?,
+            argv: program
+                .argv
+                .iter()
+                .map(|one| text(one.as_bytes()))
+                .collect::<Result<_>>()?,
+            environment: program
+                .environment
+                .iter()
+                .map(|(name, value)| text(format!("{name}={value}").as_bytes()))
+                .collect::<Result<_>>()?,
+        })
+    }
+}

@@ -1,0 +1,463 @@
+//! Reading the barriers back from the kernel, just before the program is released.
+//!
+//! Each layer that the plan expects is looked at where the kernel shows it: the payload's status,
+//! limits, mounts and cgroup files, and what only the payload can see of itself. Intention counts for
+//! nothing here; a layer that is not found as planned ends the run before it starts.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::cgroup::Group;
+use crate::layer::{Check, Layer};
+use crate::payload::NAMESPACES;
+use crate::plan::{Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource, Root};
+use crate::report::Ready;
+
+/// Variables through which a caller's environment would change what a program loads or runs.
+const NEVER_PASSED: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"];
+
+/// What is known of the payload, waiting to be released.
+pub(crate) struct Payload<'a> {
+    plan: &'a Plan,
+    group: Option<&'a Group>,
+    ready: Ready,
+    pid: u32,
+    streams_are_pipes: bool,
+    status: HashMap<String, String>,
+}
+
+/// Looks at every layer that the plan expects.
+pub(crate) fn check_all(
+    plan: &Plan,
+    group: Option<&Group>,
+    ready: Ready,
+    pid: u32,
+    streams_are_pipes: bool,
+) -> Vec<Check> {
+    let status = status_of(pid);
+    let payload = Payload {
+        plan,
+        group,
+        ready,
+        pid,
+        streams_are_pipes,
+        status,
+    };
+    plan.expect
+        .iter()
+        .map(|layer| payload.check(*layer))
+        .collect()
+}
+
+fn status_of(pid: u32) -> HashMap<String, String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+impl Payload<'_> {
+    fn check(&self, name: Layer) -> Check {
+        let (mechanism, verified) = match name {
+            Layer::WallTimeout => (
+                format!("monotonic clock, {} ms", self.plan.wall_ms),
+                self.plan.wall_ms > 0,
+            ),
+            Layer::OutputCap => (
+                "pipes read by the engine".to_owned(),
+                self.streams_are_pipes,
+            ),
+            Layer::Environment => self.environment(),
+            Layer::Descriptors => (
+                format!("close_range, {} stray", self.ready.stray_fds),
+                self.ready.stray_fds == 0,
+            ),
+            Layer::TreeKill => self.tree_kill(),
+            Layer::Session => ("setsid".to_owned(), self.leads_session()),
+            Layer::Rlimits => self.rlimits(),
+            Layer::NoNewPrivileges => self.flag("NoNewPrivs", "1", "no_new_privs"),
+            Layer::Capabilities => self.capabilities(),
+            Layer::Identity => self.identity(),
+            Layer::UidPerRun => self.uid_per_run(),
+            Layer::Landlock => self.landlock(),
+            Layer::Scopes => self.scopes(),
+            Layer::Seccomp => self.seccomp(),
+            Layer::UserNamespace => self.namespace(0),
+            Layer::PidNamespace => self.namespace(1),
+            Layer::MountNamespace => self.namespace(2),
+            Layer::NetNamespace => self.namespace(3),
+            Layer::IpcNamespace => self.namespace(4),
+            Layer::UtsNamespace => self.namespace(5),
+            Layer::CgroupNamespace => self.namespace(6),
+            Layer::Root => self.root(),
+            Layer::Proc => self.proc(),
+            Layer::Devices => self.devices(),
+            Layer::Disk => self.disk(),
+            Layer::CgroupMemory => self.cgroup(Controller::Memory),
+            Layer::CgroupPids => self.cgroup(Controller::Pids),
+            Layer::CgroupCpu => self.cgroup(Controller::Cpu),
+        };
+        Check {
+            name,
+            mechanism,
+            verified,
+        }
+    }
+
+    fn field(&self, key: &str) -> &str {
+        self.status.get(key).map_or("", String::as_str)
+    }
+
+    fn flag(&self, key: &str, wanted: &str, mechanism: &str) -> (String, bool) {
+        (mechanism.to_owned(), self.field(key) == wanted)
+    }
+
+    fn environment(&self) -> (String, bool) {
+        let variables = &self.plan.program.environment;
+        let clean = variables
+            .iter()
+            .all(|(name, _)| !NEVER_PASSED.contains(&name.as_str()));
+        (format!("execve with {} variables", variables.len()), clean)
+    }
+
+    fn tree_kill(&self) -> (String, bool) {
+        match self.plan.files {
+            Files::Root(_) => (
+                "pid namespace".to_owned(),
+                self.field("NSpid").contains('\t'),
+            ),
+            Files::Host { .. } => {
+                let subreaper = rustix::process::child_subreaper();
+                ("subreaper".to_owned(), matches!(subreaper, Ok(Some(_))))
+            }
+        }
+    }
+
+    /// Field 6 of /proc/PID/stat is the session, which the payload must lead.
+    fn leads_session(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let after_name = stat
+            .rfind(')')
+            .and_then(|end| stat.get(end + 1..))
+            .unwrap_or("");
+        after_name.split_ascii_whitespace().nth(3) == Some(self.pid.to_string().as_str())
+    }
+
+    fn rlimits(&self) -> (String, bool) {
+        let limits = self
+            .plan
+            .lockdown
+            .as_ref()
+            .map_or(&[][..], |one| &one.rlimits);
+        let text = fs::read_to_string(format!("/proc/{}/limits", self.pid)).unwrap_or_default();
+        let kept = limits.iter().all(|limit| {
+            let value = limit.value.to_string();
+            text.lines()
+                .find_map(|line| line.strip_prefix(title(limit.resource)))
+                .map(|rest| {
+                    rest.split_ascii_whitespace()
+                        .take(2)
+                        .all(|one| one == value)
+                })
+                == Some(true)
+        });
+        (
+            format!("setrlimit, {} limits", limits.len()),
+            kept && !limits.is_empty(),
+        )
+    }
+
+    fn capabilities(&self) -> (String, bool) {
+        let none = |key: &str| self.field(key).bytes().all(|digit| digit == b'0');
+        let held = ["CapInh", "CapPrm", "CapEff", "CapAmb"]
+            .into_iter()
+            .all(none);
+        // An ordinary user without a user namespace cannot shrink the bounding set; with
+        // no_new_privs nothing can be gained from it either.
+        let shrinks = !matches!(self.plan.identity, Identity::Caller);
+        let bounded = none("CapBnd") || !shrinks;
+        let known = !self.field("CapEff").is_empty();
+        let sets = if shrinks {
+            "all five sets"
+        } else {
+            "sets held"
+        };
+        (format!("{sets} empty"), held && bounded && known)
+    }
+
+    fn identity(&self) -> (String, bool) {
+        let expected = match self.plan.identity {
+            Identity::Caller => rustix::process::geteuid().as_raw(),
+            Identity::Host { uid, .. } | Identity::Mapped { uid, .. } => uid,
+        };
+        let all_four = self
+            .field("Uid")
+            .split_ascii_whitespace()
+            .collect::<Vec<_>>();
+        let right = all_four.len() == 4 && all_four.iter().all(|id| id.parse() == Ok(expected));
+        (format!("host uid {expected}"), right && expected != 0)
+    }
+
+    /// Nobody else on this host runs under the same id now, as far as the caller may see.
+    fn uid_per_run(&self) -> (String, bool) {
+        let (Identity::Host { uid, .. } | Identity::Mapped { uid, .. }) = self.plan.identity else {
+            return ("the caller's own uid".to_owned(), false);
+        };
+        let own = uid != rustix::process::geteuid().as_raw();
+        (format!("host uid {uid}, not the caller's"), own)
+    }
+
+    fn lockdown(&self) -> Option<&Lockdown> {
+        self.plan.lockdown.as_ref()
+    }
+
+    fn landlock(&self) -> (String, bool) {
+        let abi = self
+            .lockdown()
+            .and_then(|one| one.landlock.as_ref())
+            .map_or(0, |one| one.abi);
+        (
+            format!("landlock ABI {abi}, witness refused"),
+            self.ready.landlock_refuses,
+        )
+    }
+
+    fn scopes(&self) -> (String, bool) {
+        let landlock = self.lockdown().and_then(|one| one.landlock.as_ref());
+        let scoped = landlock.is_some_and(|one| one.scopes != 0 && one.abi >= 6);
+        ("landlock scopes: signals, abstract sockets".to_owned(), {
+            scoped && self.ready.landlock_refuses
+        })
+    }
+
+    fn seccomp(&self) -> (String, bool) {
+        let length = self.lockdown().map_or(0, |one| one.filter.len());
+        let filters: u32 = self.field("Seccomp_filters").parse().unwrap_or(0);
+        // Kernels before 5.9 do not count filters; mode 2 alone says that one is in force.
+        let counted = filters >= 1 || self.field("Seccomp_filters").is_empty();
+        let mechanism = format!("seccomp filter, {length} instructions");
+        (mechanism, self.field("Seccomp") == "2" && counted)
+    }
+
+    /// The payload's namespace is not the keeper's.
+    fn namespace(&self, index: usize) -> (String, bool) {
+        let inside = self.ready.namespaces.get(index).copied().unwrap_or(0);
+        let name = NAMESPACES.get(index).copied().unwrap_or("");
+        let outside = fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |one| one.ino());
+        (
+            format!("{name}:[{inside}]"),
+            inside != 0 && outside != 0 && inside != outside,
+        )
+    }
+
+    fn layout(&self) -> Option<&Root> {
+        match &self.plan.files {
+            Files::Root(layout) => Some(layout),
+            Files::Host { .. } => None,
+        }
+    }
+
+    /// The mounts that the payload sees: (mount point, options, file system, its options).
+    fn mounts(&self) -> Vec<Mount> {
+        let text = fs::read_to_string(format!("/proc/{}/mountinfo", self.pid)).unwrap_or_default();
+        text.lines().filter_map(Mount::parse).collect()
+    }
+
+    fn root(&self) -> (String, bool) {
+        let mounts = self.mounts();
+        let at_root: Vec<_> = mounts.iter().filter(|mount| mount.point == "/").collect();
+        let alone = matches!(at_root[..], [top] if top.kind == "tmpfs" && top.has("ro"));
+        let writable = self.writable_points();
+        let rest_read_only = mounts.iter().all(|mount| {
+            mount.has("ro")
+                || writable.iter().any(|point| *point == mount.point)
+                || mount.point.starts_with("/dev/")
+        });
+        let mechanism = format!("pivot_root to read-only tmpfs, {} mounts", mounts.len());
+        (mechanism, alone && rest_read_only)
+    }
+
+    fn writable_points(&self) -> Vec<String> {
+        let Some(layout) = self.layout() else {
+            return Vec::new();
+        };
+        let own = layout
+            .writable
+            .directories
+            .iter()
+            .map(|one| one.target.clone());
+        let binds = layout
+            .binds
+            .iter()
+            .filter(|bind| bind.kind == crate::plan::BindKind::WritableDirectory);
+        own.chain(binds.map(|bind| bind.target.clone()))
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    fn proc(&self) -> (String, bool) {
+        let Some(layout) = self.layout() else {
+            return (String::new(), false);
+        };
+        let mounts = self.mounts();
+        let own: Vec<_> = mounts
+            .iter()
+            .filter(|mount| mount.point == "/proc")
+            .collect();
+        if layout.proc.absent {
+            return ("no /proc".to_owned(), own.is_empty());
+        }
+        let read_only = matches!(own[..], [one] if one.kind == "proc" && one.has("ro"));
+        let covered = mounts
+            .iter()
+            .filter(|mount| mount.point.starts_with("/proc/"))
+            .count();
+        if layout.proc.only_processes {
+            let subset = own
+                .iter()
+                .all(|mount| mount.source_options.contains("subset=pid"));
+            return (
+                "procfs, read-only, subset=pid".to_owned(),
+                read_only && subset,
+            );
+        }
+        (
+            format!("procfs, read-only, {covered} entries covered"),
+            read_only && covered > 0,
+        )
+    }
+
+    fn devices(&self) -> (String, bool) {
+        let Some(layout) = self.layout() else {
+            return (String::new(), false);
+        };
+        let mounts = self.mounts();
+        let found = layout.devices.iter().all(|device| {
+            mounts
+                .iter()
+                .any(|mount| mount.point == format!("/dev/{}", device.name))
+        });
+        let terminals = mounts.iter().filter(|mount| mount.kind == "devpts").count();
+        let as_planned = terminals == usize::from(layout.pseudo_terminals);
+        (
+            format!("{} device nodes of our own", layout.devices.len()),
+            found && as_planned,
+        )
+    }
+
+    fn disk(&self) -> (String, bool) {
+        let Some(layout) = self.layout() else {
+            return (String::new(), false);
+        };
+        let kilobytes = format!("size={}k", layout.writable.bytes.div_ceil(4096) * 4);
+        let inodes = format!("nr_inodes={}", layout.writable.inodes);
+        let mounts = self.mounts();
+        let bounded = layout.writable.directories.iter().all(|directory| {
+            let point = directory.target.to_string_lossy();
+            let top = mounts.iter().rfind(|mount| mount.point == point);
+            let covered = layout
+                .binds
+                .iter()
+                .any(|bind| bind.target == directory.target);
+            top.is_some_and(|mount| {
+                covered || (mount.has_source(&kilobytes) && mount.has_source(&inodes))
+            })
+        });
+        (
+            format!(
+                "tmpfs, {} bytes, {} inodes",
+                layout.writable.bytes, layout.writable.inodes
+            ),
+            bounded,
+        )
+    }
+
+    fn cgroup(&self, controller: Controller) -> (String, bool) {
+        let plan: Option<&Cgroup> = self.plan.cgroup.as_ref();
+        let holds = self
+            .group
+            .zip(plan)
+            .and_then(|(group, plan)| group.holds(plan, self.pid, controller));
+        let knobs = plan.into_iter().flat_map(|plan| &plan.hierarchies);
+        let version = knobs
+            .filter(|one| one.controllers.contains(&controller))
+            .map(|one| one.version)
+            .next();
+        let version = match version {
+            Some(crate::plan::CgroupVersion::V1) => "v1",
+            Some(crate::plan::CgroupVersion::V2) => "v2",
+            None => "none",
+        };
+        (
+            format!("cgroup {version} {}", controller.name()),
+            holds == Some(true),
+        )
+    }
+}
+
+/// The beginning of a limit's line in /proc/PID/limits.
+fn title(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Core => "Max core file size",
+        Resource::CpuSeconds => "Max cpu time",
+        Resource::DataBytes => "Max data size",
+        Resource::FileBytes => "Max file size",
+        Resource::OpenFiles => "Max open files",
+        Resource::Processes => "Max processes",
+        Resource::MessageQueueBytes => "Max msgqueue size",
+        Resource::LockedBytes => "Max locked memory",
+        Resource::PendingSignals => "Max pending signals",
+    }
+}
+
+/// One line of mountinfo (see proc_pid_mountinfo(5)).
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    point: String,
+    options: String,
+    kind: String,
+    source_options: String,
+}
+
+impl Mount {
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut left = before.split(' ').skip(4);
+        let mut right = after.split(' ');
+        Some(Self {
+            point: left.next()?.to_owned(),
+            options: left.next()?.to_owned(),
+            kind: right.next()?.to_owned(),
+            source_options: right.nth(1)?.to_owned(),
+        })
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.options.split(',').any(|one| one == option)
+    }
+
+    fn has_source(&self, option: &str) -> bool {
+        self.source_options.split(',').any(|one| one == option)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_lines_are_read_with_and_without_optional_fields() {
+        let plain = "36 35 0:31 / /proc ro,nosuid - proc proc rw,subset=pid";
+        let shared = "36 35 8:1 /usr /usr ro,nodev shared:1 master:2 - ext4 /dev/vda rw";
+        let mount = Mount::parse(plain).unwrap();
+        assert_eq!(
+            (mount.point.as_str(), mount.kind.as_str()),
+            ("/proc", "proc")
+        );
+        assert!(mount.has("ro") && !mount.has("r") && mount.has_source("subset=pid"));
+        assert_eq!(Mount::parse(shared).unwrap().kind, "ext4");
+        assert_eq!(Mount::parse("nonsense"), None);
+    }
+}

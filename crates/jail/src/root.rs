@@ -1,0 +1,336 @@
+//! The sandbox's own root: a tmpfs that holds read-only views of the host, a fresh /proc, six devices
+//! and one bounded place to write. Built by init before any hostile code exists, mounted by descriptor
+//! throughout, so that no path is ever resolved twice.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use belljar_sys::mount::{NO_DEV, NO_EXEC, NO_SUID, READ_ONLY, Reach, set_attributes};
+use belljar_sys::{Errno, Result};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    mount_change, move_mount, open_tree, unmount,
+};
+
+use crate::plan::{Bind, BindKind, Device, Proc, Root, Text, Writable};
+use crate::report::{At, Step, Stopped};
+
+/// A directory that every plan binds, so it exists; the new root is put over it for a moment.
+const STAGE: &str = "/usr";
+/// The root holds names, small files and mount points; nothing that grows.
+const ROOT_BYTES: &str = "4m";
+const ROOT_INODES: &str = "8192";
+const READABLE: Mode = Mode::from_raw_mode(0o755);
+
+/// Trees of the host, opened in our mount namespace before we give up the id that may look at them.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    binds: Vec<OwnedFd>,
+    devices: Vec<OwnedFd>,
+}
+
+/// What init needs of the finished root.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// The fresh procfs, also when it is not shown inside.
+    pub proc: OwnedFd,
+    /// The writable file system's workspace.
+    pub workspace: OwnedFd,
+}
+
+pub(crate) fn open_sources(root: &Root) -> std::result::Result<Sources, Stopped> {
+    // Nothing that we mount may reach the host, nor the other way round.
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).at(Step::Sources)?;
+    let mut binds = Vec::with_capacity(root.binds.len());
+    for (index, bind) in root.binds.iter().enumerate() {
+        binds.push(open_bind(bind).at_item(Step::Sources, index)?);
+    }
+    let mut devices = Vec::with_capacity(root.devices.len());
+    for (index, device) in root.devices.iter().enumerate() {
+        devices.push(open_device(device).at_item(Step::Devices, index)?);
+    }
+    Ok(Sources { binds, devices })
+}
+
+fn open_bind(bind: &Bind) -> Result<OwnedFd> {
+    // The engine resolved the path; a symlink that appears in it now was put there since.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let source = rustix::fs::openat2(CWD, &bind.source, flags, Mode::empty(), resolve)?;
+    let stat = rustix::fs::fstat(&source)?;
+    if bind
+        .identity
+        .is_some_and(|expected| expected != (stat.st_dev, stat.st_ino))
+    {
+        return Err(Errno::STALE);
+    }
+    let tree = clone_tree(source.as_fd())?;
+    let read_only = if bind.kind == BindKind::WritableDirectory {
+        0
+    } else {
+        READ_ONLY
+    };
+    set_attributes(&tree, read_only | NO_SUID | NO_DEV, Reach::Tree)?;
+    Ok(tree)
+}
+
+fn clone_tree(source: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    open_tree(source, "", clone)
+}
+
+/// A device node of the host, checked by its numbers: a planted file is not /dev/null (CVE-2025-31133).
+fn open_device(device: &Device) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let path = Path::new("/dev").join(&device.name);
+    let node = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&node)?;
+    let numbers = (
+        rustix::fs::major(stat.st_rdev),
+        rustix::fs::minor(stat.st_rdev),
+    );
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if !is_device || numbers != (device.major, device.minor) {
+        return Err(Errno::NXIO);
+    }
+    let tree = clone_tree(node.as_fd())?;
+    set_attributes(&tree, NO_SUID | NO_EXEC, Reach::This)?;
+    Ok(tree)
+}
+
+/// Builds the root and moves into it; the host's tree is then gone from our sight.
+pub(crate) fn build(
+    plan: &Root,
+    sources: &Sources,
+    place_files: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<(), Stopped>,
+) -> std::result::Result<Built, Stopped> {
+    let root = stage().at(Step::Root)?;
+    furnish(root.as_fd(), plan).at(Step::Root)?;
+    for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
+        if bind.kind != BindKind::WritableDirectory {
+            attach_bind(root.as_fd(), bind, tree).at_item(Step::Binds, index)?;
+        }
+    }
+    add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
+    let proc = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
+    let workspace = add_writable(root.as_fd(), &plan.writable).at(Step::Writable)?;
+    // After the writable ones: a host directory may stand where one of them would.
+    for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
+        if bind.kind == BindKind::WritableDirectory {
+            attach_bind(root.as_fd(), bind, tree).at_item(Step::Binds, index)?;
+        }
+    }
+    place_files(root.as_fd())?;
+    set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This).at(Step::Pivot)?;
+    pivot(root.as_fd()).at(Step::Pivot)?;
+    Ok(Built { proc, workspace })
+}
+
+/// Puts a fresh tmpfs over the stage and opens it.
+fn stage() -> Result<OwnedFd> {
+    let options = [
+        ("size", ROOT_BYTES),
+        ("nr_inodes", ROOT_INODES),
+        ("mode", "0755"),
+    ];
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let root = new_mount("tmpfs", &options, flags)?;
+    attach(root.as_fd(), CWD, Path::new(STAGE))?;
+    Ok(root)
+}
+
+fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        fsconfig_set_string(&context, *key, *value)?;
+    }
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>, target: &Path) -> Result<()> {
+    move_mount(
+        mount,
+        "",
+        at,
+        target,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+}
+
+/// Directories, links and small files of the root itself.
+fn furnish(root: BorrowedFd<'_>, plan: &Root) -> Result<()> {
+    for directory in &plan.directories {
+        make_directories(root, directory)?;
+    }
+    for symlink in &plan.symlinks {
+        make_parent(root, &symlink.link)?;
+        rustix::fs::symlinkat(&symlink.points_to, root, relative(&symlink.link))?;
+    }
+    for Text { path, contents } in &plan.texts {
+        make_parent(root, path)?;
+        let mut file = new_file(root, path, Mode::from_raw_mode(0o644))?;
+        file.write_all(contents.as_bytes())
+            .map_err(crate::cgroup::errno)?;
+    }
+    Ok(())
+}
+
+fn attach_bind(root: BorrowedFd<'_>, bind: &Bind, tree: &OwnedFd) -> Result<()> {
+    if bind.kind == BindKind::ReadOnlyFile {
+        make_parent(root, &bind.target)?;
+        new_file(root, &bind.target, Mode::from_raw_mode(0o444))?;
+    } else {
+        make_directories(root, &bind.target)?;
+    }
+    attach(tree.as_fd(), root, relative(&bind.target))
+}
+
+fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<()> {
+    make_directories(root, Path::new("/dev"))?;
+    for (device, node) in plan.devices.iter().zip(nodes) {
+        let target = Path::new("/dev").join(&device.name);
+        new_file(root, &target, Mode::from_raw_mode(0o444))?;
+        attach(node.as_fd(), root, relative(&target))?;
+    }
+    if plan.pseudo_terminals {
+        let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let terminals = new_devpts(&options[1..], flags)?;
+        make_directories(root, Path::new("/dev/pts"))?;
+        attach(terminals.as_fd(), root, Path::new("dev/pts"))?;
+        rustix::fs::symlinkat("pts/ptmx", root, "dev/ptmx")?;
+    }
+    let links = [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0")];
+    let more = [("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")];
+    for (name, to) in links.into_iter().chain(more) {
+        rustix::fs::symlinkat(to, root, Path::new("dev").join(name))?;
+    }
+    Ok(())
+}
+
+/// Pseudo-terminals of our own. Every devpts mount is a new instance since Linux 4.7.
+fn new_devpts(options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd> {
+    new_mount("devpts", options, flags)
+}
+
+/// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered.
+fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
+    let options: &[(&str, &str)] = if plan.only_processes {
+        &[("subset", "pid"), ("hidepid", "invisible")]
+    } else {
+        &[]
+    };
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC
+        | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    let proc = new_mount("proc", options, flags)?;
+    if plan.absent {
+        return Ok(proc);
+    }
+    make_directories(root, Path::new("/proc"))?;
+    attach(proc.as_fd(), root, Path::new("proc"))?;
+    let empty_file = Path::new("/.empty");
+    if !plan.masked.is_empty() {
+        new_file(root, empty_file, Mode::from_raw_mode(0o444))?;
+        make_directories(root, Path::new("/.none"))?;
+    }
+    for name in &plan.masked {
+        let cover = match rustix::fs::statat(&proc, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => ".none",
+            Ok(_) => ".empty",
+        };
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let cover = rustix::fs::openat(root, cover, flags, Mode::empty())?;
+        let tree = clone_tree(cover.as_fd())?;
+        set_attributes(&tree, READ_ONLY, Reach::This)?;
+        attach(tree.as_fd(), proc.as_fd(), Path::new(name))?;
+    }
+    Ok(proc)
+}
+
+/// One tmpfs for everything writable, so that one limit bounds it all.
+fn add_writable(root: BorrowedFd<'_>, plan: &Writable) -> Result<OwnedFd> {
+    let (bytes, inodes) = (plan.bytes.to_string(), plan.inodes.to_string());
+    let options = [
+        ("size", bytes.as_str()),
+        ("nr_inodes", inodes.as_str()),
+        ("mode", "0755"),
+    ];
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let disk = new_mount("tmpfs", &options, flags)?;
+    // Attached for the moment of cloning its parts; the pivot then takes it out of sight.
+    make_directories(root, Path::new("/.disk"))?;
+    attach(disk.as_fd(), root, Path::new(".disk"))?;
+    for directory in &plan.directories {
+        rustix::fs::mkdirat(&disk, &directory.name, READABLE)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let part = rustix::fs::openat(&disk, &directory.name, flags, Mode::empty())?;
+        make_directories(root, &directory.target)?;
+        attach(
+            clone_tree(part.as_fd())?.as_fd(),
+            root,
+            relative(&directory.target),
+        )?;
+    }
+    // A symlink would do as well, but this leaves no second path to the same files.
+    rustix::fs::openat(&disk, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|top| detach_disk(root).map(|()| top))
+}
+
+fn detach_disk(root: BorrowedFd<'_>) -> Result<()> {
+    let was = rustix::fs::openat(root, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::process::fchdir(&was)?;
+    unmount(".disk", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")
+}
+
+fn pivot(root: BorrowedFd<'_>) -> Result<()> {
+    rustix::process::fchdir(root)?;
+    // With both names ".", the old root ends up stacked on the new one, and goes with one unmount.
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")
+}
+
+/// A new file in the root we are building: nobody else can be in it yet, and nothing is followed.
+pub(crate) fn new_file(root: BorrowedFd<'_>, path: &Path, mode: Mode) -> Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(root, relative(path), flags, mode).map(File::from)
+}
+
+pub(crate) fn make_parent(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    path.parent()
+        .map_or(Ok(()), |parent| make_directories(root, parent))
+}
+
+pub(crate) fn make_directories(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let mut made = std::path::PathBuf::new();
+    for component in relative(path).components() {
+        let Component::Normal(name) = component else {
+            continue;
+        };
+        made.push(name);
+        match rustix::fs::mkdirat(root, &made, READABLE) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Paths in a plan are absolute, as the program sees them; here they start at the root's descriptor.
+pub(crate) fn relative(path: &Path) -> &Path {
+    path.strip_prefix("/").unwrap_or(path)
+}

@@ -1,0 +1,89 @@
+//! How a plan and its descriptors reach the keeper: one message over a sequenced-packet socket.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use belljar_sys::{Errno, Result, fd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::plan::Plan;
+
+/// Files that one run may be given: what fits beside the plan and the standard streams.
+pub const MAX_PLACED: usize = fd::MAX_FDS - 4;
+
+/// The largest plan: a filter, some binds and the environment come nowhere near.
+const MAX_PLAN_BYTES: u64 = 4 << 20;
+
+/// The largest message that is not a plan.
+pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
+
+/// What the keeper starts from.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub plan: Plan,
+    pub stdio: [OwnedFd; 3],
+    pub placed: Vec<OwnedFd>,
+}
+
+/// The two ends of a keeper's control socket.
+pub fn control_pair() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+}
+
+/// A memory file that holds `bytes` and can never change again.
+pub fn sealed_memory(name: &str, bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(rustix::fs::memfd_create(name, flags)?);
+    file.write_all(bytes)?;
+    file.seek(SeekFrom::Start(0))?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
+
+/// Sends the plan, the program's standard streams and the contents of its placed files.
+pub fn send_plan(
+    control: impl AsFd,
+    plan: &Plan,
+    stdio: [BorrowedFd<'_>; 3],
+    placed: &[BorrowedFd<'_>],
+) -> std::io::Result<()> {
+    let memory = sealed_memory("plan", &serde_json::to_vec(plan)?)?;
+    let mut fds = vec![memory.as_fd()];
+    fds.extend(stdio);
+    fds.extend(placed);
+    Ok(fd::send(control, b"plan", &fds)?)
+}
+
+/// Receives what [`send_plan`] sent; anything else is `EPROTO`.
+pub(crate) fn receive_plan(control: impl AsFd) -> Result<Opening> {
+    let mut word = [0; 8];
+    let received = fd::receive(control, &mut word)?;
+    let mut fds = received.fds.into_iter();
+    let mut next = || fds.next().ok_or(Errno::PROTO);
+    let memory = File::from(next()?);
+    let stdio = [next()?, next()?, next()?];
+    let placed: Vec<OwnedFd> = fds.collect();
+    let mut json = Vec::new();
+    memory
+        .take(MAX_PLAN_BYTES)
+        .read_to_end(&mut json)
+        .map_err(|_| Errno::IO)?;
+    let plan: Plan = serde_json::from_slice(&json).map_err(|_| Errno::PROTO)?;
+    if plan.placed.len() == placed.len() {
+        Ok(Opening {
+            plan,
+            stdio,
+            placed,
+        })
+    } else {
+        Err(Errno::PROTO)
+    }
+}

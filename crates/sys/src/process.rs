@@ -1,0 +1,295 @@
+//! Making, becoming and ending processes.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use rustix::process::{Pid, RawPid};
+
+use crate::{Errno, Result, check};
+
+pub const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
+pub const NEW_PID: u64 = libc::CLONE_NEWPID as u64;
+pub const NEW_MOUNT: u64 = libc::CLONE_NEWNS as u64;
+pub const NEW_NET: u64 = libc::CLONE_NEWNET as u64;
+pub const NEW_IPC: u64 = libc::CLONE_NEWIPC as u64;
+pub const NEW_UTS: u64 = libc::CLONE_NEWUTS as u64;
+pub const NEW_CGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
+
+/// Which side of a [`clone`] we are on.
+#[derive(Debug)]
+pub enum Cloned {
+    Parent { child: Pid, pidfd: OwnedFd },
+    Child,
+}
+
+/// Proof that this process has one thread: what makes copying it safe.
+///
+/// In a copy no other thread exists, so a lock that one held (the allocator's, say) would never be
+/// released. A copy has one thread by nature, so the proof stays good in it. It holds as long as its
+/// owner starts no thread; the jail, the only user, never does.
+#[derive(Debug)]
+pub struct SingleThreaded(std::marker::PhantomData<*const ()>);
+
+impl SingleThreaded {
+    /// Counts this process's threads; more than one is `EBUSY`.
+    pub fn prove() -> Result<Self> {
+        let threads = std::fs::read_dir("/proc/self/task")
+            .map_err(|_| Errno::NOENT)?
+            .count();
+        if threads == 1 {
+            Ok(Self(std::marker::PhantomData))
+        } else {
+            Err(Errno::BUSY)
+        }
+    }
+}
+
+/// Copies this process, with the namespaces in `flags` new for the copy.
+pub fn clone(_: &SingleThreaded, flags: u64) -> Result<Cloned> {
+    let mut pidfd: libc::c_int = -1;
+    let mut args = libc::clone_args {
+        flags: flags | libc::CLONE_PIDFD as u64,
+        pidfd: (&raw mut pidfd) as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: 0,
+    };
+    // SAFETY: `args` is fully initialised; without CLONE_VM this is a fork, so the child has its own
+    // copy of our memory and stack; `SingleThreaded` says that we are the only thread.
+    let answer = check(unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw mut args,
+            size_of::<libc::clone_args>(),
+        )
+    })?;
+    let Some(child) = Pid::from_raw(RawPid::try_from(answer).map_err(|_| Errno::OVERFLOW)?) else {
+        return Ok(Cloned::Child);
+    };
+    // SAFETY: in the parent the kernel put a new descriptor there, and only we know its number.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Cloned::Parent { child, pidfd })
+}
+
+/// Ends this process now: no destructors, no exit handlers, no flushing of a parent's buffers.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: takes an integer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Replaces this process by `program`; returns only when that fails, with the reason.
+pub fn execute(program: &CStr, argv: &[CString], environment: &[CString]) -> Errno {
+    let argv = null_ended(argv);
+    let environment = null_ended(environment);
+    // SAFETY: both arrays end with a null pointer and point at C strings that outlive the call.
+    let answer = unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), environment.as_ptr()) };
+    check(answer.into()).err().unwrap_or(Errno::IO)
+}
+
+fn null_ended(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings
+        .iter()
+        .map(|text| text.as_ptr())
+        .chain([ptr::null()])
+        .collect()
+}
+
+/// Which of the three user (or group) ids to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// Real, effective and saved: nothing of the old identity is left.
+    All,
+    /// Real and effective; the saved one still names the old identity.
+    KeepSaved,
+}
+
+/// Becomes `uid`. The raw call: we are single-threaded, and glibc's would signal other threads.
+pub fn set_uid(uid: u32, which: Ids) -> Result<()> {
+    let saved = if which == Ids::All { uid } else { u32::MAX };
+    // SAFETY: takes integers only.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, saved) })?;
+    Ok(())
+}
+
+/// Becomes group `gid`, as [`set_uid`].
+pub fn set_gid(gid: u32, which: Ids) -> Result<()> {
+    let saved = if which == Ids::All { gid } else { u32::MAX };
+    // SAFETY: takes integers only.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, saved) })?;
+    Ok(())
+}
+
+/// Leaves every supplementary group.
+pub fn clear_groups() -> Result<()> {
+    // SAFETY: a length of zero reads nothing through the null pointer.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) })?;
+    Ok(())
+}
+
+/// Gives every signal its default action and unblocks all: what a program expects at its start.
+///
+/// The Rust runtime ignores SIGPIPE, and ignored signals stay ignored over exec.
+pub fn reset_signals() -> Result<()> {
+    for signal in 1..=64 {
+        // SAFETY: installs no handler of ours; numbers that cannot be changed answer EINVAL.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let none = 0u64;
+    // SAFETY: the kernel's signal set is 8 bytes, as the size says; the old set is not wanted.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            ptr::null_mut::<u64>(),
+            size_of::<u64>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Gives this process an empty session keyring, so that no key of the caller's can be found.
+pub fn forget_keyring() -> Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    let anonymous = ptr::null::<libc::c_char>();
+    // SAFETY: a null name asks for an anonymous keyring; nothing is read.
+    let answer =
+        check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) });
+    match answer {
+        // A kernel built without keyrings has none to leak.
+        Ok(_) | Err(Errno::NOSYS) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A child that ended, and what it and its waited-for children used.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub pid: RawPid,
+    pub status: Status,
+    pub cpu: Duration,
+    pub max_resident_bytes: u64,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Exited(i32),
+    Signaled(i32),
+}
+
+/// Whether to wait for a child to end, or only to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    Block,
+    Look,
+}
+
+/// Reaps one ended child, any; `None` when none has ended yet (only with [`Wait::Look`]).
+pub fn reap_any(wait: Wait) -> Result<Option<Ended>> {
+    let mut status: libc::c_int = 0;
+    // SAFETY: all-zero bytes are a valid `rusage`: it is plain integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let options = libc::__WALL | if wait == Wait::Look { libc::WNOHANG } else { 0 };
+    let pid = rustix::io::retry_on_intr(|| {
+        // SAFETY: both pointers are to initialised locals that outlive the call.
+        check(unsafe { libc::wait4(-1, &raw mut status, options, &raw mut usage) }.into())
+    })?;
+    if pid == 0 {
+        return Ok(None);
+    }
+    let status = if libc::WIFSIGNALED(status) {
+        Status::Signaled(libc::WTERMSIG(status))
+    } else {
+        Status::Exited(libc::WEXITSTATUS(status))
+    };
+    Ok(Some(Ended {
+        pid: RawPid::try_from(pid).map_err(|_| Errno::OVERFLOW)?,
+        status,
+        cpu: duration(usage.ru_utime) + duration(usage.ru_stime),
+        max_resident_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+    }))
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}
+
+/// Sends `signal` to every process that this one may signal, but itself and init.
+///
+/// Inside a pid namespace that is the whole sandbox. Anywhere else it would be a disaster, so it
+/// answers `EPERM` unless the caller is process 1.
+pub fn kill_everyone(signal: i32) -> Result<()> {
+    if std::process::id() != 1 {
+        return Err(Errno::PERM);
+    }
+    // SAFETY: takes integers only.
+    match check(unsafe { libc::kill(-1, signal) }.into()) {
+        Ok(_) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Kills the process behind a pidfd; one that has ended already is no error.
+pub fn kill(pidfd: BorrowedFd<'_>) -> Result<()> {
+    let none = ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null siginfo asks for the default one; the descriptor is borrowed open.
+    match check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            libc::SIGKILL,
+            none,
+            0,
+        )
+    }) {
+        Ok(_) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A descriptor that becomes readable when a child changes state. Blocks SIGCHLD's ordinary delivery.
+pub fn child_signals() -> Result<OwnedFd> {
+    let only_sigchld = 1u64 << (libc::SIGCHLD - 1);
+    // SAFETY: the kernel's signal set is 8 bytes, as the size says; the old set is not wanted.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_BLOCK,
+            &raw const only_sigchld,
+            ptr::null_mut::<u64>(),
+            size_of::<u64>(),
+        )
+    })?;
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: as above; -1 asks for a new descriptor.
+    let fd = check(unsafe {
+        libc::syscall(
+            libc::SYS_signalfd4,
+            -1,
+            &raw const only_sigchld,
+            size_of::<u64>(),
+            flags,
+        )
+    })?;
+    let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+    // SAFETY: the kernel just made this descriptor for us and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes the cgroup we are in look like the root of all cgroups, to us and all we start.
+pub fn unshare_cgroup() -> Result<()> {
+    // SAFETY: takes an integer only; this flag leaves descriptors and memory as they are.
+    check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }.into())?;
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! The one place that starts other programs from the host side.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Starts `program` with `socket` as its standard input, no environment and silent outputs.
+///
+/// Everything else it needs travels over the socket, so that no descriptor has to be inherited by
+/// number and the standard library can use its quick spawn.
+pub fn with_socket(program: &Path, args: &[&str], socket: OwnedFd) -> io::Result<Child> {
+    command(program.as_os_str())
+        .args(args)
+        .env_clear()
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// Runs a helper program of the host to its end and returns what it printed.
+pub fn output(program: impl AsRef<OsStr>, args: &[OsString]) -> io::Result<std::process::Output> {
+    command(program.as_ref())
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one door: both callers say what is inherited"
+)]
+fn command(program: &OsStr) -> Command {
+    Command::new(program)
+}
