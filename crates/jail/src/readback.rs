@@ -272,7 +272,7 @@ impl Payload<'_> {
         let writable = self.writable_points();
         let rest_read_only = mounts.iter().all(|mount| {
             mount.has("ro")
-                || writable.iter().any(|point| *point == mount.point)
+                || writable.contains(&mount.point)
                 || mount.point.starts_with("/dev/")
         });
         let mechanism = format!("pivot_root to read-only tmpfs, {} mounts", mounts.len());

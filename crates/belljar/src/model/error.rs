@@ -1,0 +1,88 @@
+//! Three planes that never mix: the caller's mistake, the program's end (a Verdict), and our fault.
+
+use belljar_jail::layer::Check;
+use belljar_jail::report::Step;
+use serde::Serialize;
+
+/// The request is wrong; nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("{field} {reason}")]
+pub struct SpecError {
+    /// The field as the request spells it.
+    pub field: String,
+    /// What is wrong with it and what would be right.
+    pub reason: String,
+}
+
+impl SpecError {
+    pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { field: field.into(), reason: reason.into() }
+    }
+}
+
+/// A run that has no Outcome: the request was wrong, or we could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+
+    /// A set-up action failed. Nothing of the program ran.
+    #[error("cannot set up the sandbox: {errno} at {what} (step {}){}", step_name(*.step), hint_text(.hint))]
+    Setup { step: Step, errno: String, what: String, hint: Option<String> },
+
+    /// A barrier was not found as planned. Nothing of the program ran.
+    #[error("not released: {} could not be verified (step read_back)", unverified(.checks))]
+    NotVerified { checks: Vec<Check> },
+
+    /// This host lacks something that the level needs.
+    #[error("level {level} needs {missing}. hint: {hint}")]
+    Unavailable { level: super::level::Level, missing: String, hint: String },
+
+    /// Our own machinery broke.
+    #[error("cannot {operation}: {source}")]
+    Backend { operation: &'static str, source: std::io::Error },
+
+    /// The sandbox was lost while the program ran: nobody knows how it would have ended.
+    #[error("the sandbox died while the program ran: {what}")]
+    Lost { what: &'static str },
+
+    /// The run was cancelled by its caller.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Error {
+    pub(crate) fn backend(operation: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Backend { operation, source }
+    }
+
+    /// The error's name on the wire.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Spec(_) => "spec",
+            Self::Setup { .. } => "setup",
+            Self::NotVerified { .. } => "not_verified",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Backend { .. } => "backend",
+            Self::Lost { .. } => "lost",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The step's name as it is written everywhere else.
+pub fn step_name(step: Step) -> String {
+    match serde_json::to_value(step) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => format!("{step:?}"),
+    }
+}
+
+fn hint_text(hint: &Option<String>) -> String {
+    hint.as_ref().map_or_else(String::new, |hint| format!(". hint: {hint}"))
+}
+
+fn unverified(checks: &[Check]) -> String {
+    let names = checks.iter().filter(|check| !check.verified);
+    names.map(|check| format!("{:?} ({})", check.name, check.mechanism)).collect::<Vec<_>>().join(", ")
+}

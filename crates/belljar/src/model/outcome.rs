@@ -1,0 +1,199 @@
+//! The Outcome: what the caller gets. How the program ended, whose fault it was, what was enforced.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use serde::{Deserialize, Serialize};
+
+use super::limits::Used;
+use super::receipt::Receipt;
+
+/// Everything that is known about one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub execution_id: String,
+    pub verdict: Verdict,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    /// The bytes that were kept, when they are not text.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stdout_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stderr_base64: Option<String>,
+    pub stdout_dropped_bytes: u64,
+    pub stderr_dropped_bytes: u64,
+    pub stdout_truncated: bool,
+    pub stderr_truncated: bool,
+    pub elapsed_ms: f64,
+    pub cpu_ms: f64,
+    pub memory_peak_bytes: Option<u64>,
+    pub processes_peak: Option<u64>,
+    pub fault_domain: FaultDomain,
+    /// What decided the verdict and the fault domain.
+    pub evidence: Vec<Evidence>,
+    pub limits: BTreeMap<String, Used>,
+    pub events: Vec<Event>,
+    pub labels: BTreeMap<String, String>,
+    pub receipt: Receipt,
+}
+
+impl Outcome {
+    /// The program ran to its own end and said that all is well.
+    pub fn ok(&self) -> bool {
+        self.verdict == Verdict::Exited { code: 0 }
+    }
+}
+
+/// How the program ended. Decided by evidence, never by what an exit code looks like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Verdict {
+    Exited { code: i32 },
+    Signaled { signal: i32 },
+    WallTimeLimit { limit_ms: u64 },
+    CpuTimeLimit { limit_ms: u64 },
+    MemoryLimit { limit_bytes: u64 },
+    OutputLimit { limit_bytes: u64, stream: Stream },
+    DiskLimit { limit: DiskLimit },
+    SyscallDenied { signal: i32 },
+    StartFailed { errno: String },
+}
+
+impl Verdict {
+    /// The word on the wire.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Exited { .. } => "exited",
+            Self::Signaled { .. } => "signaled",
+            Self::WallTimeLimit { .. } => "wall_time_limit",
+            Self::CpuTimeLimit { .. } => "cpu_time_limit",
+            Self::MemoryLimit { .. } => "memory_limit",
+            Self::OutputLimit { .. } => "output_limit",
+            Self::DiskLimit { .. } => "disk_limit",
+            Self::SyscallDenied { .. } => "syscall_denied",
+            Self::StartFailed { .. } => "start_failed",
+        }
+    }
+}
+
+/// Which bound on files was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskLimit {
+    DiskBytes,
+    Inodes,
+    FileBytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Who is to blame for a run that did not end well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultDomain {
+    /// The program did what it did; this is also the domain of success.
+    Program,
+    /// The program met a limit of its request.
+    Limit,
+    /// The program did what its level refuses.
+    Policy,
+    /// We, or the host: the program is not to be judged by this run.
+    Infrastructure,
+}
+
+/// One fact and where it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    pub source: String,
+    pub found: String,
+}
+
+impl Evidence {
+    pub(crate) fn new(source: &str, found: impl Into<String>) -> Self {
+        Self { source: source.to_owned(), found: found.into() }
+    }
+}
+
+/// Something that was tried and refused, or a limit that was met.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    pub kind: EventKind,
+    pub what: String,
+    /// The layer that acted.
+    pub rule: String,
+    /// What in the request would allow it.
+    pub fix: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    SyscallBlocked,
+    ResourceLimitExceeded,
+    TimeoutExceeded,
+}
+
+/// One output stream as kept: its beginning, its end, and how much was between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    pub head: Vec<u8>,
+    pub tail: Vec<u8>,
+    pub dropped_bytes: u64,
+}
+
+impl Captured {
+    /// Text for people and models; where bytes were dropped it says so in a line of its own.
+    pub fn text(&self) -> String {
+        let head = String::from_utf8_lossy(&self.head);
+        let tail = String::from_utf8_lossy(&self.tail);
+        if self.dropped_bytes == 0 {
+            return self.whole().map_or_else(|| format!("{head}{tail}"), ToOwned::to_owned);
+        }
+        format!("{head}\n[belljar: {} bytes dropped here]\n{tail}", self.dropped_bytes)
+    }
+
+    /// The kept bytes in base64, when they are not UTF-8.
+    pub fn base64(&self) -> Option<String> {
+        let bytes = [&self.head[..], &self.tail[..]].concat();
+        std::str::from_utf8(&bytes)
+            .is_err()
+            .then(|| base64::engine::general_purpose::STANDARD.encode(bytes))
+    }
+
+    fn whole(&self) -> Option<&str> {
+        if self.tail.is_empty() { std::str::from_utf8(&self.head).ok() } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_bytes_are_told_in_the_text() {
+        let captured =
+            Captured { head: b"begin".to_vec(), tail: b"end".to_vec(), dropped_bytes: 7 };
+        assert_eq!(captured.text(), "begin\n[belljar: 7 bytes dropped here]\nend");
+        assert_eq!(captured.base64(), None);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_have_a_lossless_form() {
+        let captured = Captured { head: vec![0xff, 0xfe], ..Captured::default() };
+        assert_eq!(captured.base64().as_deref(), Some("//4="));
+    }
+
+    #[test]
+    fn a_verdict_is_named_as_it_is_written() {
+        let verdict = Verdict::MemoryLimit { limit_bytes: 1 };
+        let json = serde_json::to_value(&verdict).unwrap();
+        assert_eq!(json["kind"], verdict.kind());
+    }
+}
