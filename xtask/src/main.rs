@@ -2,11 +2,13 @@
 //!
 //! What CI runs is what a developer runs: `.ci/run` is `cargo xtask test` and nothing else.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
+mod bench;
 mod cgroups;
 mod r#gen;
 mod leaks;
@@ -39,6 +41,9 @@ enum Command {
     Tidy,
     /// Only the escape suite: the same as `test escape`
     Escape(Scope),
+    /// Measure, and compare with the targets
+    #[command(subcommand)]
+    Bench(Bench),
     /// Write the generated documents again (docs/reference/cli.md)
     Gen,
 }
@@ -67,6 +72,28 @@ pub(crate) struct Scope {
     libtest: Vec<String>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// The time and memory of one cold run, interleaved with bare python3, bwrap, docker and runsc
+    Cold(ColdArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ColdArgs {
+    /// Measured rounds; each runs every contender once
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// Rounds thrown away at the beginning
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    warm_up: u32,
+    /// Also write the figures as JSON; a bare file name goes under bench-results/
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
@@ -76,6 +103,7 @@ fn main() -> ExitCode {
             suites: vec!["escape".into()],
             scope,
         }),
+        Command::Bench(Bench::Cold(args)) => bench::cold(&args).map(|()| Passed::Yes),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };
     report(verdict)
