@@ -1,1 +1,128 @@
-fn main() {}
+//! Developer commands of Belljar: `cargo xtask <COMMAND>`.
+//!
+//! What CI runs is what a developer runs: `.ci/run` is `cargo xtask test` and nothing else.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+mod bench;
+mod cgroups;
+mod r#gen;
+mod leaks;
+mod ordinary_user;
+mod prereqs;
+mod processes;
+mod shell;
+mod suites;
+mod test;
+mod tidy;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Developer commands of Belljar"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run every check and test: what CI runs. The last line says `N passed, N failed`
+    Test(TestArgs),
+    /// Format, clippy and tidy: the checks that need no kernel feature
+    Check,
+    /// The house rules that no other tool checks: layering, live test names, links, sizes
+    Tidy,
+    /// Only the escape suite: the same as `test escape`
+    Escape(Scope),
+    /// Measure, and compare with the targets
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Write the generated documents again (docs/reference/cli.md)
+    Gen,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
+    /// real-kernel suites conformance, escape, faults, benign, concurrency, cli, leaks
+    #[arg(value_name = "SUITE")]
+    suites: Vec<String>,
+    #[command(flatten)]
+    scope: Scope,
+}
+
+/// As whom the real-kernel suites run, and which of their tests.
+#[derive(Debug, Args)]
+pub(crate) struct Scope {
+    /// Run the real-kernel suites as an ordinary user only
+    #[arg(long, conflicts_with = "root_only")]
+    user_only: bool,
+    /// Run the real-kernel suites as root only
+    #[arg(long)]
+    root_only: bool,
+    /// Passed to each real-kernel test binary, for example a test's name
+    #[arg(last = true, value_name = "LIBTEST ARGS")]
+    libtest: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// The time and memory of one cold run, interleaved with bare python3, bwrap, docker and runsc
+    Cold(ColdArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ColdArgs {
+    /// Measured rounds; each runs every contender once
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// Rounds thrown away at the beginning
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    warm_up: u32,
+    /// Also write the figures as JSON; a bare file name goes under bench-results/
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let verdict = match Cli::parse().command {
+        Command::Test(args) => test::run(&args),
+        Command::Check => test::check(),
+        Command::Tidy => tidy::run(),
+        Command::Escape(scope) => test::run(&TestArgs {
+            suites: vec!["escape".into()],
+            scope,
+        }),
+        Command::Bench(Bench::Cold(args)) => bench::cold(&args).map(|()| Passed::Yes),
+        Command::Gen => r#gen::write().map(|()| Passed::Yes),
+    };
+    report(verdict)
+}
+
+/// Whether the checks of a command held. Not an error: the command itself did its work and said what it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passed {
+    Yes,
+    No,
+}
+
+fn report(verdict: Result<Passed>) -> ExitCode {
+    match verdict {
+        Ok(Passed::Yes) => ExitCode::SUCCESS,
+        Ok(Passed::No) => ExitCode::FAILURE,
+        Err(error) => {
+            shell::complain(format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

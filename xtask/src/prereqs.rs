@@ -1,0 +1,58 @@
+//! What the suites need from the host, by Debian package. Root installs what is missing; anyone else is told.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::shell;
+
+/// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
+const NEEDED: [(&str, &str); 7] = [
+    ("python3", "/usr/bin/python3"),
+    ("nodejs", "/usr/bin/node"),
+    ("strace", "/usr/bin/strace"),
+    ("bubblewrap", "/usr/bin/bwrap"),
+    ("uidmap", "/usr/bin/newuidmap"),
+    ("passwd", "/usr/sbin/useradd"),
+    ("util-linux", "/usr/bin/setpriv"),
+];
+
+/// Makes the host ready, or says what is missing and how to get it.
+pub(crate) fn provide() -> Result<()> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = missing.join(" ");
+    if !shell::is_root() {
+        bail!("missing packages: {packages}. hint: sudo apt-get install {packages}");
+    }
+    shell::say(format!("installing what is missing: {packages}"));
+    let apt_get = || {
+        let mut command = shell::command("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    shell::run(apt_get().args(["update", "--quiet=2"]))?;
+    shell::run(
+        apt_get()
+            .args(["install", "--yes", "--quiet=2", "--no-install-recommends"])
+            .args(&missing),
+    )?;
+    let still = self::missing();
+    if !still.is_empty() {
+        bail!(
+            "installed, but their files are still absent: {}",
+            still.join(" ")
+        );
+    }
+    Ok(())
+}
+
+fn missing() -> Vec<&'static str> {
+    NEEDED
+        .iter()
+        .filter(|(_, file)| !Path::new(file).exists())
+        .map(|(package, _)| *package)
+        .collect()
+}
