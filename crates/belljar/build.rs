@@ -1,0 +1,254 @@
+//! Turns the seccomp rules (`src/seccomp/*.toml`) into the static table that `seccomp.rs` includes,
+//! so that nothing is parsed when a run starts, and stops the build at a rule that cannot be right:
+//! an unknown call, one named twice, a missing reason, a test that does not parse.
+#![allow(
+    clippy::print_stdout,
+    reason = "a build script speaks to cargo on its standard output"
+)]
+
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs};
+use syscalls::{aarch64, x86_64};
+
+/// In the order in which they are laid over each other; `Profile` counts in the same order.
+const LAYERS: [&str; 3] = ["basic", "standard", "strict"];
+
+/// The errors a rule may answer with. All have the same number on x86_64 and aarch64.
+const ERRNOS: [(&str, u16); 3] = [("EPERM", 1), ("EINVAL", 22), ("ENOSYS", 38)];
+
+/// A reason shorter than this explains nothing ("As open" is the shortest honest one).
+const SHORTEST_REASON: usize = 7;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Layer {
+    rule: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    calls: Vec<String>,
+    #[serde(default)]
+    args: Vec<String>,
+    action: String,
+    #[serde(default)]
+    except: Vec<Exception>,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exception {
+    when: Vec<String>,
+    action: String,
+}
+
+type Constants = BTreeMap<String, u32>;
+
+/// For each call, the place of its rule in the table at every level (the last layer that names it).
+type Decisions = BTreeMap<String, [Option<usize>; LAYERS.len()]>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = Path::new("src/seccomp");
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let constants: Constants = toml::from_str(&fs::read_to_string(folder.join("constants.toml"))?)?;
+    let known = known_names();
+    let mut rules = String::new();
+    let mut count = 0;
+    let mut decisions = Decisions::new();
+    for (level, name) in LAYERS.iter().enumerate() {
+        let path = folder.join(format!("{name}.toml"));
+        let layer: Layer = toml::from_str(&fs::read_to_string(&path)?)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut named = BTreeSet::new();
+        for rule in &layer.rule {
+            check(rule, &known, &mut named)
+                .and_then(|()| write_rule(&mut rules, rule, &constants))
+                .map_err(|error| format!("{}: {:?}: {error}", path.display(), rule.calls))?;
+            for call in &rule.calls {
+                let decided = decisions.entry(call.clone()).or_default();
+                decided[level..].fill(Some(count));
+            }
+            count += 1;
+        }
+    }
+    let table = format!(
+        "pub(super) static RULES: &[Rule] = &[\n{rules}];\n\
+         #[cfg(any(target_arch = \"x86_64\", test))]\n\
+         pub(super) static X86_64_CALLS: &[Call] = &[\n{}];\n\
+         #[cfg(any(target_arch = \"aarch64\", test))]\n\
+         pub(super) static AARCH64_CALLS: &[Call] = &[\n{}];\n\
+         pub(super) static NAMES: &[&str] = &{:?};\n",
+        calls(&x86_64_calls(), &decisions)?,
+        calls(&aarch64_calls(), &decisions)?,
+        known.iter().collect::<Vec<_>>(),
+    );
+    let out = env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
+    fs::write(Path::new(&out).join("seccomp_table.rs"), table)?;
+    Ok(())
+}
+
+// `Sysno::iter` stops one short of the last call (syscalls 0.8.1), so count the numbers ourselves.
+
+fn x86_64_calls() -> BTreeMap<usize, &'static str> {
+    (0..=x86_64::Sysno::last() as usize)
+        .filter_map(|number| Some((number, x86_64::Sysno::new(number)?.name())))
+        .collect()
+}
+
+fn aarch64_calls() -> BTreeMap<usize, &'static str> {
+    (0..=aarch64::Sysno::last() as usize)
+        .filter_map(|number| Some((number, aarch64::Sysno::new(number)?.name())))
+        .collect()
+}
+
+/// A call that only one architecture has is still a name one may use on the other.
+fn known_names() -> BTreeSet<&'static str> {
+    x86_64_calls()
+        .into_values()
+        .chain(aarch64_calls().into_values())
+        .collect()
+}
+
+fn check<'a>(
+    rule: &'a Rule,
+    known: &BTreeSet<&str>,
+    named: &mut BTreeSet<&'a str>,
+) -> Result<(), String> {
+    if rule.calls.is_empty() {
+        return Err("names no call".into());
+    }
+    if rule.reason.trim().len() < SHORTEST_REASON {
+        return Err("gives no reason".into());
+    }
+    for call in &rule.calls {
+        if !known.contains(call.as_str()) {
+            return Err(format!("no system call is named {call}"));
+        }
+        if !named.insert(call) {
+            return Err(format!("{call} has a rule in this file already"));
+        }
+    }
+    Ok(())
+}
+
+fn write_rule(out: &mut String, rule: &Rule, constants: &Constants) -> Result<(), String> {
+    let mut exceptions = String::new();
+    let mut conditions = Vec::new();
+    for exception in &rule.except {
+        if exception.when.is_empty() {
+            return Err("an exception without `when` would replace the action".into());
+        }
+        let mut tests = String::new();
+        for text in &exception.when {
+            tests.push_str(&test(text, &rule.args, constants)?);
+        }
+        let action = action(&exception.action)?;
+        write!(
+            exceptions,
+            "Exception {{ tests: &[{tests}], action: {action} }},"
+        )
+        .map_err(|error| error.to_string())?;
+        conditions.push(format!(
+            "{} if {}",
+            exception.action,
+            exception.when.join(" and ")
+        ));
+    }
+    writeln!(
+        out,
+        "Rule {{ action: {}, exceptions: &[{exceptions}], condition: {:?}, reason: {:?} }},",
+        action(&rule.action)?,
+        conditions.join("; "),
+        rule.reason.trim(),
+    )
+    .map_err(|error| error.to_string())
+}
+
+fn action(name: &str) -> Result<String, String> {
+    if name == "allow" {
+        return Ok("Action::Allow".into());
+    }
+    ERRNOS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, number)| format!("Action::Errno({number})"))
+        .ok_or_else(|| format!("{name} is neither \"allow\" nor one of {ERRNOS:?}"))
+}
+
+/// `ARGUMENT [& MASK] [not] in VALUE, VALUE …` as a `Test`.
+fn test(text: &str, args: &[String], constants: &Constants) -> Result<String, String> {
+    let (subject, values) = text
+        .split_once(" in ")
+        .ok_or_else(|| format!("\"{text}\" lacks \" in \""))?;
+    let (subject, negated) = match subject.strip_suffix(" not") {
+        Some(subject) => (subject, true),
+        None => (subject, false),
+    };
+    let (name, mask) = match subject.split_once(" & ") {
+        Some((name, mask)) => (name, Some(bits(mask, constants)?)),
+        None => (subject, None),
+    };
+    let (argument, width) = argument(name, args)?;
+    let mask = match (mask, width) {
+        (Some(mask), _) => u64::from(mask),
+        (None, "U32") => u64::from(u32::MAX),
+        (None, _) => u64::MAX,
+    };
+    let values = values
+        .split(',')
+        .map(|value| bits(value, constants))
+        .collect::<Result<Vec<u32>, String>>()?;
+    if let Some(value) = values.iter().find(|value| u64::from(**value) & !mask != 0) {
+        return Err(format!(
+            "\"{text}\": {value:#x} has bits outside the mask, so never equals"
+        ));
+    }
+    Ok(format!(
+        "Test {{ argument: {argument}, width: Width::{width}, mask: {mask:#x}, \
+         negated: {negated}, values: &{values:?} }},"
+    ))
+}
+
+/// Where the argument stands, and how much of it the kernel reads.
+fn argument(name: &str, args: &[String]) -> Result<(usize, &'static str), String> {
+    for (place, declared) in args.iter().enumerate() {
+        match declared.split_once(':') {
+            Some((known, "u32")) if known == name => return Ok((place, "U32")),
+            Some((known, "u64")) if known == name => return Ok((place, "U64")),
+            _ => {}
+        }
+    }
+    Err(format!("`args` does not give {name} as u32 or u64"))
+}
+
+/// A number, or names of constants joined by `|`.
+fn bits(text: &str, constants: &Constants) -> Result<u32, String> {
+    let mut all = 0;
+    for part in text.trim().split('|') {
+        all |= match part.parse() {
+            Ok(number) => number,
+            Err(_) => *constants
+                .get(part)
+                .ok_or_else(|| format!("constants.toml does not define {part}"))?,
+        };
+    }
+    Ok(all)
+}
+
+fn calls(table: &BTreeMap<usize, &str>, decisions: &Decisions) -> Result<String, Box<dyn Error>> {
+    let mut out = String::new();
+    for (number, name) in table {
+        let rules = decisions.get(*name).copied().unwrap_or_default();
+        writeln!(
+            out,
+            "Call {{ number: {number}, name: {name:?}, rules: {rules:?} }},"
+        )?;
+    }
+    Ok(out)
+}
