@@ -1,3 +1,52 @@
 //! Run code that AI agents write where it can do no harm, and be told the truth about it.
+//!
+//! The [`Engine`] is the one entry. A [`RunRequest`] says what to run, an [`Outcome`] says how it ended,
+//! whose fault that was, and what was really enforced.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), belljar::Error> {
+//! let engine = belljar::Engine::open(belljar::Config::default())?;
+//! let outcome = engine.run(belljar::RunRequest::code("python", "print(6 * 7)")).await?;
+//! assert_eq!(outcome.stdout, "42\n");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A sandbox is set up by small processes of our own, which are this very binary started in another
+//! role. So the `main` of a program that embeds Belljar begins with [`enter_role`]:
+//!
+//! ```no_run
+//! fn main() -> std::process::ExitCode {
+//!     if let Some(code) = belljar::enter_role() {
+//!         return code;
+//!     }
+//!     // … the program itself
+//!     std::process::ExitCode::SUCCESS
+//! }
+//! ```
 
+mod capture;
+mod engine;
+pub mod languages;
+mod model;
+mod native;
+mod output_files;
 pub mod seccomp;
+
+pub use belljar_jail::layer::{Check, Layer};
+pub use belljar_jail::plan::{Fault, FaultKind};
+pub use belljar_jail::report::Step;
+pub use engine::{Config, Engine, Run, enter_role};
+pub use model::error::{Error, SpecError, step_name};
+pub use model::level::Level;
+pub use model::limits::{Limits, LimitsRequest, Used};
+pub use model::outcome::{
+    Captured, DiskLimit, Event, EventKind, Evidence, FaultDomain, Outcome, Stream, Verdict,
+};
+pub use model::receipt::{Missing, Receipt, Versions};
+pub use model::request::{RunRequest, Workspace};
+pub use model::spec::{MAX_CODE_BYTES, Spec};
+pub use model::units;
+pub use native::cgroups;
+pub use native::host::Host;
+pub use output_files::{CopiedOut, Skipped};

@@ -19,5 +19,7 @@ mod scratch;
 mod tree;
 pub mod wire;
 
+pub use readback::NEVER_PASSED;
+
 /// The word in `argv[1]` that makes the binary take the keeper's role.
 pub const KEEPER_ROLE: &str = "__keeper";

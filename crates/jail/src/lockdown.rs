@@ -127,7 +127,7 @@ fn restrict_files(plan: &Landlock) -> std::result::Result<bool, Stopped> {
         landlock::allow_beneath(&rules, &parent, access).at_item(Step::Landlock, index)?;
     }
     let open_witness = || {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::openat(CWD, &plan.witness, flags, Mode::empty())
     };
     let opened_before = open_witness().is_ok();

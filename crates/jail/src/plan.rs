@@ -274,7 +274,7 @@ pub struct Landlock {
     pub abi: u32,
     pub rules: Vec<LandlockRule>,
     pub scopes: u64,
-    /// A directory that opened before and must be refused (`EACCES`) after.
+    /// A file that opened before and must be refused (`EACCES`) after.
     pub witness: PathBuf,
 }
 

@@ -15,7 +15,14 @@ use crate::plan::{Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource,
 use crate::report::Ready;
 
 /// Variables through which a caller's environment would change what a program loads or runs.
-const NEVER_PASSED: [&str; 3] = ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"];
+pub const NEVER_PASSED: [&str; 6] = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "PYTHONPATH",
+    "PYTHONINSPECT",
+    "PYTHONSTARTUP",
+];
 
 /// What is known of the payload, waiting to be released.
 pub(crate) struct Payload<'a> {

@@ -22,7 +22,7 @@ use crate::report::{At, Step, Stopped};
 /// A directory that every plan binds, so it exists; the new root is put over it for a moment.
 const STAGE: &str = "/usr";
 /// The root holds names, small files and mount points; nothing that grows.
-const ROOT_BYTES: &str = "4m";
+const ROOT_BYTES: &str = "32m";
 const ROOT_INODES: &str = "8192";
 const READABLE: Mode = Mode::from_raw_mode(0o755);
 

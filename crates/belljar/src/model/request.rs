@@ -19,8 +19,10 @@ use super::limits::LimitsRequest;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunRequest {
-    /// The source text. Exactly one of `code` and `command` is given.
+    /// The source text. Exactly one of `code`, `entry` and `command` is given.
     pub code: Option<String>,
+    /// A file of the workspace to run, relative to it.
+    pub entry: Option<String>,
     /// A program and its arguments, without a shell. Looked up on the sandbox's PATH.
     pub command: Option<Vec<String>>,
     /// `python`, `bash`, `node`, or another that a language file describes.

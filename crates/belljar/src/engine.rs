@@ -1,0 +1,275 @@
+//! The one entry: everything that runs, runs through an Engine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use belljar_jail::layer::Layer;
+use belljar_jail::plan::Fault;
+
+use crate::languages::{Interpreter, Language, Languages};
+use crate::model::error::{Error, SpecError};
+use crate::model::level::Level;
+use crate::model::outcome::{Outcome, Stream};
+use crate::model::receipt::{Receipt, Versions};
+use crate::model::request::RunRequest;
+use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
+use crate::native::host::Host;
+use crate::native::run::{Finished, Keeper};
+use crate::native::{self, Prepared};
+use crate::output_files::{self, CopiedOut, Known};
+
+/// Takes one of our own roles if this process was started for it. Call it first in `main`, before any
+/// thread exists; when it answers, return that code at once.
+pub fn enter_role() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    let role = args.next()?;
+    (role == belljar_jail::KEEPER_ROLE).then(|| ExitCode::from(belljar_jail::keeper::main()))
+}
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The binary that takes the keeper's role: one whose `main` calls [`enter_role`].
+    pub launcher: PathBuf,
+    /// Directories with language files, beside the built-in ones. Later ones win.
+    pub language_directories: Vec<PathBuf>,
+    /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
+    pub fault: Option<Fault>,
+}
+
+impl Default for Config {
+    /// This binary as launcher; language files from `/etc/belljar/languages` and the user's own
+    /// configuration directory.
+    fn default() -> Self {
+        let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(|| {
+            std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"))
+        });
+        let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
+        language_directories.extend(home.map(|home| home.join("belljar/languages")));
+        Self { launcher: PathBuf::from("/proc/self/exe"), language_directories, fault: None }
+    }
+}
+
+/// Runs requests. Cheap to share by reference; holds no run's data.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    config: Config,
+    host: Host,
+    languages: Languages,
+}
+
+impl Engine {
+    /// Looks at the host, reads the language files and removes what killed runs left behind.
+    pub fn open(config: Config) -> Result<Self, Error> {
+        let languages = Languages::load(&config.language_directories)?;
+        let host = Host::look();
+        native::sweep(&host);
+        Ok(Self { config, host, languages })
+    }
+
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub fn languages(&self) -> &Languages {
+        &self.languages
+    }
+
+    /// Runs one request to its end. Dropping the future ends the program and all it started.
+    ///
+    /// Must be awaited in a tokio runtime with I/O enabled.
+    pub async fn run(&self, request: RunRequest) -> Result<Outcome, Error> {
+        self.prepare(request)?.run(&mut |_, _| {}).await
+    }
+
+    /// Checks a request and makes it ready to run; see [`Run`] for output as it comes and results.
+    pub fn prepare(&self, request: RunRequest) -> Result<Run<'_>, Error> {
+        let language = self.language_of(&request)?;
+        let facts = language
+            .map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
+        let spec = Spec::resolve(request, facts.as_ref())?;
+        if spec.level == Level::Maximum {
+            return Err(Error::Unavailable {
+                level: Level::Maximum,
+                missing: "a second kernel: gVisor (runsc) or a microVM, which this build does not drive yet".to_owned(),
+                hint: "use --level strict".to_owned(),
+            });
+        }
+        let interpreter = match &spec.program {
+            Program::Code { .. } => language.map(Language::find).transpose()?,
+            Program::Command { .. } => None,
+        };
+        Ok(Run { engine: self, spec, language, interpreter, out: None })
+    }
+
+    fn language_of(&self, request: &RunRequest) -> Result<Option<&Language>, SpecError> {
+        if request.command.is_some() {
+            return Ok(None);
+        }
+        if let Some(name) = &request.language {
+            return self.languages.get(name).map(Some);
+        }
+        let name = request.entry.as_ref().or(request.file_name.as_ref()).map(PathBuf::from);
+        let code = request.code.as_deref().unwrap_or_default();
+        self.languages.detect(name.as_deref(), code).map(Some)
+    }
+}
+
+/// A request that was checked and is ready to run.
+#[derive(Debug)]
+pub struct Run<'a> {
+    engine: &'a Engine,
+    spec: Spec,
+    language: Option<&'a Language>,
+    interpreter: Option<Interpreter>,
+    out: Option<PathBuf>,
+}
+
+impl Run<'_> {
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Copies what the program leaves in /workspace to this directory, which must be new or empty.
+    pub fn copy_out(mut self, directory: PathBuf) -> Result<Self, Error> {
+        if self.spec.workspace.is_some() {
+            let reason = "has no meaning with a host workspace: results are in it already";
+            return Err(SpecError::new("out", reason).into());
+        }
+        if !self.spec.level.has_namespaces() {
+            let reason = "needs a workspace of the sandbox's own: use level standard or strict";
+            return Err(SpecError::new("out", reason).into());
+        }
+        output_files::prepare(&directory)
+            .map_err(|error| SpecError::new("out", format!("{}: {error}", directory.display())))?;
+        self.out = Some(directory);
+        Ok(self)
+    }
+
+    /// Runs it; `sink` gets the output as it comes, whole, beside what the Outcome keeps.
+    pub async fn run(
+        self,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<Outcome, Error> {
+        self.run_with_files(sink).await.map(|(outcome, _)| outcome)
+    }
+
+    /// The same, and what was copied out.
+    pub async fn run_with_files(
+        self,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<(Outcome, Option<CopiedOut>), Error> {
+        let id = new_id()?;
+        let keeper = Keeper::start(&self.engine.config.launcher)
+            .map_err(Error::backend("start a keeper"))?;
+        let prepared = Prepared {
+            id: &id,
+            spec: &self.spec,
+            host: &self.engine.host,
+            language: self.language,
+            interpreter: self.interpreter.as_ref(),
+            keeper: keeper.id(),
+            keep_workspace: self.out.is_some(),
+            fault: self.engine.config.fault,
+        };
+        let (planned, _claim) = prepared.plan()?;
+        let mut finished = native::run::carry_out(keeper, &planned.plan, &self.spec, sink).await?;
+        let copied = match (&self.out, finished.workspace.take()) {
+            (Some(target), Some(workspace)) => {
+                let known = known_files(&self.spec);
+                let copied = output_files::copy_out(&workspace, target, &known)
+                    .map_err(Error::backend("copy the results out"))?;
+                Some(copied)
+            }
+            _ => None,
+        };
+        let receipt = Receipt {
+            level: self.spec.level,
+            layers: finished.started.checks.clone(),
+            missing: planned.missing,
+            spec_digest: self.spec.digest(),
+            versions: self.versions(&planned.plan.program.path),
+        };
+        let outcome = self.outcome(id, finished, receipt)?;
+        Ok((outcome, copied))
+    }
+
+    fn versions(&self, program: &std::path::Path) -> Versions {
+        Versions {
+            belljar: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: self.engine.host.kernel.clone(),
+            interpreter: program.display().to_string(),
+        }
+    }
+
+    fn outcome(&self, id: String, finished: Finished, receipt: Receipt) -> Result<Outcome, Error> {
+        let layers: Vec<Layer> = receipt.layers.iter().map(|check| check.name).collect();
+        let facts = native::Facts {
+            report: &finished.report,
+            limits: &self.spec.limits,
+            level: self.spec.level,
+            layers: &layers,
+            output: [finished.stdout.total_bytes(), finished.stderr.total_bytes()],
+        };
+        let judged = native::judge(&facts).ok_or(Error::Lost { what: "its init is gone" })?;
+        let limits = native::usage(&facts);
+        let (exit_code, signal) = native::end_of(&finished.report);
+        let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
+        Ok(Outcome {
+            execution_id: id,
+            verdict: judged.verdict,
+            exit_code,
+            signal,
+            stdout: stdout.text(),
+            stderr: stderr.text(),
+            stdout_base64: stdout.base64(),
+            stderr_base64: stderr.base64(),
+            stdout_dropped_bytes: stdout.dropped_bytes,
+            stderr_dropped_bytes: stderr.dropped_bytes,
+            stdout_truncated: stdout.dropped_bytes > 0,
+            stderr_truncated: stderr.dropped_bytes > 0,
+            elapsed_ms: milliseconds(finished.report.elapsed_us),
+            cpu_ms: milliseconds(finished.report.cpu_us),
+            memory_peak_bytes: finished.report.memory_peak_bytes,
+            processes_peak: finished.report.processes_peak,
+            fault_domain: judged.fault_domain,
+            evidence: judged.evidence,
+            limits,
+            events: judged.events,
+            labels: self.spec.labels.clone(),
+            receipt,
+        })
+    }
+}
+
+/// What we put into the workspace ourselves, to be left out when it comes back unchanged.
+fn known_files(spec: &Spec) -> Vec<Known<'_>> {
+    let given = spec.placed.iter().filter_map(|file| {
+        let path = file.path.strip_prefix(WORKSPACE).ok()?.to_owned();
+        match &file.source {
+            Source::Given(contents) => Some(Known { path, contents: &contents.0 }),
+            Source::Host(_) => None,
+        }
+    });
+    given.collect()
+}
+
+/// Microseconds to milliseconds with three digits, for people who compare small runs.
+#[expect(clippy::cast_precision_loss, reason = "2^53 microseconds are 285 years")]
+fn milliseconds(micros: u64) -> f64 {
+    micros as f64 / 1000.0
+}
+
+/// A ULID: sorts by time, unguessable in its last 80 bits.
+fn new_id() -> Result<String, Error> {
+    const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let mut random = [0u8; 10];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::Backend { operation: "get randomness", source: errno.into() })?;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut value = since.as_millis() << 80;
+    value |= random.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte));
+    let digits = (0..26).rev().map(|place| (value >> (place * 5)) & 31);
+    Ok(digits.map(|digit| char::from(ALPHABET[usize::try_from(digit).unwrap_or(0)])).collect())
+}

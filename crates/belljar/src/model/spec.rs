@@ -1,0 +1,411 @@
+//! The Spec: a request that was checked once. Valid and complete: every limit is present.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Component, Path, PathBuf};
+
+use belljar_jail::layer::Layer;
+use serde::{Serialize, Serializer};
+use sha2::{Digest, Sha256};
+
+use super::error::SpecError;
+use super::level::Level;
+use super::limits::{Limits, LimitsRequest};
+use super::request::{RunRequest, Workspace};
+use crate::seccomp::{self, Profile};
+
+/// The longest program text. Longer ones are data, and belong in a file.
+pub const MAX_CODE_BYTES: usize = 16 << 20;
+/// Arguments and environment together; the kernel's own bound is not much higher.
+pub const MAX_ARGUMENT_BYTES: usize = 128 << 10;
+/// Labels are for accounting, not for storage.
+pub const MAX_LABELS: usize = 64;
+/// Blocked paths: each one splits the view of the host's tree around it.
+pub const MAX_BLOCKED: usize = 64;
+
+/// Where a program's own files live.
+pub const WORKSPACE: &str = "/workspace";
+/// Where the program stands when the workspace is the host's.
+pub const CODE: &str = "/code";
+
+/// A run that may be planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Spec {
+    pub program: Program,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub stdin: Option<Contents>,
+    pub placed: Vec<PlacedFile>,
+    pub workspace: Option<Workspace>,
+    pub level: Level,
+    pub limits: Limits,
+    pub allow_missing: BTreeSet<Layer>,
+    pub allow_syscalls: Vec<String>,
+    pub deny_syscalls: Vec<String>,
+    pub block_paths: Vec<PathBuf>,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What is executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// A file run by its language's interpreter. The path is inside.
+    Code { language: String, path: PathBuf },
+    Command { argv: Vec<String> },
+}
+
+/// Bytes that appear in a digest as their own digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents(pub Vec<u8>);
+
+impl Serialize for Contents {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&sha256(&self.0))
+    }
+}
+
+/// A file that exists before the program starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlacedFile {
+    pub path: PathBuf,
+    pub source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    Given(Contents),
+    Host(PathBuf),
+}
+
+impl Spec {
+    /// Checks a request. `language` was looked up (or detected) by the engine; it is needed for code.
+    pub fn resolve(request: RunRequest, language: Option<&LanguageFacts>) -> Result<Self, SpecError> {
+        let limits = request.limits.resolve()?;
+        check_enforceable(request.level, &request.limits)?;
+        check_environment(&request)?;
+        check_labels(&request.labels)?;
+        check_syscalls(&request)?;
+        let mut placed = Vec::new();
+        let program = program(&request, language, &mut placed)?;
+        for (path, text) in request.files {
+            let path = inside("files", &path)?;
+            let source = Source::Given(Contents(text.into_bytes()));
+            placed.push(PlacedFile { path, source });
+        }
+        for (path, host) in request.copies {
+            placed.push(PlacedFile { path: inside("copies", &path)?, source: Source::Host(host) });
+        }
+        check_placed(&placed, request.workspace.is_some())?;
+        Ok(Self {
+            program,
+            args: request.args,
+            env: request.env,
+            stdin: request.stdin.map(|text| Contents(text.into_bytes())),
+            placed,
+            workspace: request.workspace,
+            level: request.level,
+            limits,
+            allow_missing: layers_allowed_missing(&request.allow_missing)?,
+            allow_syscalls: request.allow_syscalls,
+            deny_syscalls: request.deny_syscalls,
+            block_paths: blocked(&request.block_paths, request.level)?,
+            labels: request.labels,
+        })
+    }
+
+    /// SHA-256 over everything that decides how the run is carried out.
+    pub fn digest(&self) -> String {
+        // The map types are ordered, so the text is canonical; and nothing here fails to serialise.
+        serde_json::to_vec(self).map_or_else(|_| String::new(), |json| sha256(&json))
+    }
+}
+
+/// What the Spec needs to know of the language of its code.
+#[derive(Clone, Debug)]
+pub struct LanguageFacts {
+    pub name: String,
+    pub file: String,
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::from("sha256:"), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+fn program(
+    request: &RunRequest,
+    language: Option<&LanguageFacts>,
+    placed: &mut Vec<PlacedFile>,
+) -> Result<Program, SpecError> {
+    let given = [request.code.is_some(), request.command.is_some(), request.entry.is_some()];
+    if given.into_iter().filter(|one| *one).count() != 1 {
+        let reason = "must be given, or command, or entry: exactly one of the three";
+        return Err(SpecError::new("code", reason));
+    }
+    if let Some(argv) = &request.command {
+        if argv.first().is_none_or(String::is_empty) {
+            return Err(SpecError::new("command", "is empty: give a program and its arguments"));
+        }
+        return Ok(Program::Command { argv: argv.clone() });
+    }
+    let language = language.ok_or_else(|| SpecError::new("language", "must be given with code"))?;
+    let name = language.name.clone();
+    if let Some(entry) = &request.entry {
+        return Ok(Program::Code { language: name, path: inside("entry", entry)? });
+    }
+    let code = request.code.as_deref().unwrap_or_default();
+    check_code(code)?;
+    let file = request.file_name.as_deref().unwrap_or(&language.file);
+    if file.contains('/') {
+        return Err(SpecError::new("file_name", "is a name, not a path"));
+    }
+    let directory = if request.workspace.is_some() { CODE } else { WORKSPACE };
+    let path = inside("file_name", &format!("{directory}/{file}"))?;
+    let source = Source::Given(Contents(code.as_bytes().to_vec()));
+    placed.push(PlacedFile { path: path.clone(), source });
+    Ok(Program::Code { language: name, path })
+}
+
+fn check_code(code: &str) -> Result<(), SpecError> {
+    if code.trim().is_empty() {
+        return Err(SpecError::new("code", "is empty: there is nothing to run"));
+    }
+    if code.len() > MAX_CODE_BYTES {
+        let (size, most) = (code.len(), MAX_CODE_BYTES);
+        return Err(SpecError::new(
+            "code",
+            format!("has {size} bytes, more than {most}: pass data as a file (--file HOST:INSIDE)"),
+        ));
+    }
+    if code.contains('\0') {
+        return Err(SpecError::new("code", "holds a NUL byte: it is not program text"));
+    }
+    Ok(())
+}
+
+/// A path inside, made absolute; nothing that climbs, and only where files may be placed.
+fn inside(field: &str, path: &str) -> Result<PathBuf, SpecError> {
+    let whole = Path::new(WORKSPACE).join(path);
+    let plain = whole
+        .components()
+        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !plain || path.contains('\0') || path.is_empty() || path.ends_with('/') {
+        let reason = format!("\"{path}\" is not a plain file path (no .., no NUL, no end in /)");
+        return Err(SpecError::new(field, reason));
+    }
+    let placeable = [WORKSPACE, CODE, "/tmp", "/home/sandbox"];
+    let below = |top: &&str| whole.starts_with(top) && whole != Path::new(top);
+    if !placeable.iter().any(|top| below(&top)) {
+        let reason = format!("\"{path}\" is outside /workspace, /tmp and /home/sandbox");
+        return Err(SpecError::new(field, reason));
+    }
+    Ok(whole)
+}
+
+fn check_placed(placed: &[PlacedFile], host_workspace: bool) -> Result<(), SpecError> {
+    let most = belljar_jail::wire::MAX_PLACED;
+    if placed.len() > most {
+        let reason = format!("are {}, more than {most}: use a workspace", placed.len());
+        return Err(SpecError::new("files", reason));
+    }
+    let mut seen = BTreeSet::new();
+    for file in placed {
+        let path = file.path.display();
+        if !seen.insert(&file.path) {
+            return Err(SpecError::new("files", format!("name {path} twice")));
+        }
+        if placed.iter().any(|other| other.path != file.path && other.path.starts_with(&file.path)) {
+            let reason = format!("name {path} both as a file and as a directory");
+            return Err(SpecError::new("files", reason));
+        }
+        if host_workspace && file.path.starts_with(WORKSPACE) {
+            let reason = format!("name {path}, but the workspace is the host's: put it there, or under /tmp");
+            return Err(SpecError::new("files", reason));
+        }
+    }
+    Ok(())
+}
+
+/// A limit that the level does not enforce is refused when it is asked for by name.
+fn check_enforceable(level: Level, limits: &LimitsRequest) -> Result<(), SpecError> {
+    let needs_standard = [
+        ("disk_bytes", limits.disk_bytes),
+        ("inodes", limits.inodes),
+        ("millicpus", limits.millicpus),
+    ];
+    let needs_basic = [
+        ("cpu_ms", limits.cpu_ms),
+        ("memory_bytes", limits.memory_bytes),
+        ("processes", limits.processes),
+        ("open_files", limits.open_files),
+        ("file_bytes", limits.file_bytes),
+    ];
+    let unmet = |fields: &[(&'static str, Option<u64>)]| {
+        fields.iter().find(|(_, asked)| asked.is_some()).map(|(name, _)| *name)
+    };
+    let mut found = None;
+    if level < Level::Standard {
+        found = unmet(&needs_standard).map(|name| (name, Level::Standard));
+    }
+    if level < Level::Basic {
+        found = found.or(unmet(&needs_basic).map(|name| (name, Level::Basic)));
+    }
+    found.map_or(Ok(()), |(name, least)| {
+        let reason = format!("is not enforced at level {level}: use {least} or above");
+        Err(SpecError::new(format!("limits.{name}"), reason))
+    })
+}
+
+fn check_environment(request: &RunRequest) -> Result<(), SpecError> {
+    for (name, value) in &request.env {
+        let bad = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+        if bad {
+            let reason = format!("has \"{name}\", which cannot be an environment variable");
+            return Err(SpecError::new("env", reason));
+        }
+        if belljar_jail::NEVER_PASSED.contains(&name.as_str()) {
+            let reason = format!("has {name}, which changes what is loaded before the program: never passed");
+            return Err(SpecError::new("env", reason));
+        }
+    }
+    let arguments = request.args.iter().chain(request.command.iter().flatten());
+    if arguments.clone().any(|one| one.contains('\0')) {
+        return Err(SpecError::new("args", "hold a NUL byte"));
+    }
+    let environment: usize = request.env.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
+    let total = environment + arguments.map(|one| one.len() + 1).sum::<usize>();
+    if total > MAX_ARGUMENT_BYTES {
+        let reason = format!("and env have {total} bytes, more than {MAX_ARGUMENT_BYTES}: use --stdin or --file");
+        return Err(SpecError::new("args", reason));
+    }
+    Ok(())
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), SpecError> {
+    let long = labels.iter().any(|(name, value)| name.is_empty() || name.len() + value.len() > 512);
+    if labels.len() > MAX_LABELS || long {
+        let reason = format!("may be {MAX_LABELS} at most, of 512 bytes each, with a name");
+        return Err(SpecError::new("labels", reason));
+    }
+    Ok(())
+}
+
+fn check_syscalls(request: &RunRequest) -> Result<(), SpecError> {
+    let asked = !request.allow_syscalls.is_empty() || !request.deny_syscalls.is_empty();
+    if asked && request.level == Level::None {
+        let reason = "has no meaning at level none, which filters no system call";
+        return Err(SpecError::new("allow_syscalls", reason));
+    }
+    for (field, names) in
+        [("allow_syscalls", &request.allow_syscalls), ("deny_syscalls", &request.deny_syscalls)]
+    {
+        let adjust = seccomp::Adjust { allow: names.clone(), ..seccomp::Adjust::default() };
+        seccomp::compile(Profile::Standard, &adjust)
+            .map_err(|unknown| SpecError::new(field, unknown.to_string()))?;
+    }
+    Ok(())
+}
+
+fn layers_allowed_missing(names: &[String]) -> Result<BTreeSet<Layer>, SpecError> {
+    let mut layers = BTreeSet::new();
+    for name in names {
+        layers.extend(match name.as_str() {
+            "cgroup" => &[Layer::CgroupMemory, Layer::CgroupPids, Layer::CgroupCpu][..],
+            "landlock" => &[Layer::Landlock],
+            "scopes" => &[Layer::Scopes],
+            "uid_per_run" => &[Layer::UidPerRun],
+            _ => {
+                let reason = format!(
+                    "has \"{name}\": only cgroup, landlock, scopes and uid_per_run may be missing"
+                );
+                return Err(SpecError::new("allow_missing", reason));
+            }
+        });
+    }
+    Ok(layers)
+}
+
+fn blocked(paths: &[PathBuf], level: Level) -> Result<Vec<PathBuf>, SpecError> {
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    if level == Level::None {
+        return Err(SpecError::new("block_paths", "cannot be kept at level none: use basic or above"));
+    }
+    if paths.len() > MAX_BLOCKED {
+        return Err(SpecError::new("block_paths", format!("may be {MAX_BLOCKED} at most")));
+    }
+    for path in paths {
+        let plain = path.is_absolute()
+            && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
+            && path != Path::new("/");
+        if !plain {
+            let reason = format!("has {}: give an absolute path without .., not /", path.display());
+            return Err(SpecError::new("block_paths", reason));
+        }
+    }
+    Ok(paths.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> LanguageFacts {
+        LanguageFacts { name: "python".into(), file: "main.py".into() }
+    }
+
+    fn refused(change: impl FnOnce(&mut RunRequest)) -> SpecError {
+        let mut request = RunRequest::code("python", "print(1)");
+        change(&mut request);
+        Spec::resolve(request, Some(&facts())).unwrap_err()
+    }
+
+    #[test]
+    fn a_plain_request_is_complete() {
+        let spec = Spec::resolve(RunRequest::code("python", "1"), Some(&facts())).unwrap();
+        assert_eq!(spec.placed[0].path, Path::new("/workspace/main.py"));
+        assert!(spec.digest().starts_with("sha256:"));
+    }
+
+    #[test]
+    fn each_mistake_is_told_by_its_field() {
+        assert_eq!(refused(|r| r.code = Some("  \n".into())).field, "code");
+        assert_eq!(refused(|r| r.code = Some("a\0b".into())).field, "code");
+        assert_eq!(refused(|r| r.code = Some("x".repeat(MAX_CODE_BYTES + 1))).field, "code");
+        assert_eq!(refused(|r| r.command = Some(vec!["ls".into()])).field, "code");
+        assert_eq!(refused(|r| drop(r.env.insert("A=B".into(), "1".into()))).field, "env");
+        assert_eq!(refused(|r| drop(r.env.insert("LD_PRELOAD".into(), "x".into()))).field, "env");
+        assert_eq!(refused(|r| drop(r.files.insert("../x".into(), "".into()))).field, "files");
+        assert_eq!(refused(|r| drop(r.files.insert("/etc/x".into(), "".into()))).field, "files");
+        assert_eq!(refused(|r| drop(r.files.insert("main.py".into(), "".into()))).field, "files");
+        assert_eq!(refused(|r| r.allow_missing.push("seccomp".into())).field, "allow_missing");
+        assert_eq!(refused(|r| r.allow_syscalls.push("opeen".into())).field, "allow_syscalls");
+        assert_eq!(refused(|r| r.block_paths.push("/".into())).field, "block_paths");
+        assert_eq!(refused(|r| r.args.push("x".repeat(MAX_ARGUMENT_BYTES))).field, "args");
+    }
+
+    #[test]
+    fn a_limit_that_the_level_cannot_keep_is_refused() {
+        let error = refused(|r| {
+            r.level = Level::Basic;
+            r.limits.disk_bytes = Some(1 << 20);
+        });
+        assert_eq!(error.field, "limits.disk_bytes");
+        assert!(error.reason.contains("standard"));
+    }
+
+    #[test]
+    fn the_digest_tells_specs_apart() {
+        let digest = |code: &str| {
+            Spec::resolve(RunRequest::code("python", code), Some(&facts())).unwrap().digest()
+        };
+        assert_eq!(digest("1"), digest("1"));
+        assert_ne!(digest("1"), digest("2"));
+    }
+}

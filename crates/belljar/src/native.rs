@@ -1,0 +1,96 @@
+//! The native backend: Linux's own barriers, no daemon and no root.
+//!
+//! [`host`] knows what this machine offers, [`layout`] what a sandbox's root looks like, [`plan`] turns
+//! a Spec into a Plan, [`run`] carries it through a keeper, [`verdict`] judges the facts.
+
+pub mod cgroups;
+pub mod host;
+mod identity;
+mod layout;
+mod plan;
+pub(crate) mod run;
+mod sweep;
+mod verdict;
+
+use belljar_jail::plan::Fault;
+use belljar_jail::report::{End, Report};
+
+pub(crate) use sweep::sweep;
+pub(crate) use verdict::{Facts, judge, usage};
+
+use crate::languages::{Interpreter, Language};
+use crate::model::error::{Error, SpecError};
+use crate::model::spec::Spec;
+use host::Host;
+use layout::HostWorkspace;
+
+/// Everything that a plan is made from, once the keeper's process id is known.
+pub(crate) struct Prepared<'a> {
+    pub id: &'a str,
+    pub spec: &'a Spec,
+    pub host: &'a Host,
+    pub language: Option<&'a Language>,
+    pub interpreter: Option<&'a Interpreter>,
+    pub keeper: u32,
+    pub keep_workspace: bool,
+    pub fault: Option<Fault>,
+}
+
+impl Prepared<'_> {
+    /// The plan, and the claim on its host id, to be held until the run has ended.
+    pub(crate) fn plan(&self) -> Result<(plan::Planned, identity::Chosen), Error> {
+        let workspace = self
+            .spec
+            .workspace
+            .as_ref()
+            .map(|one| HostWorkspace::open(one, self.spec.level))
+            .transpose()?;
+        let chosen = identity::choose(self.spec, self.host, self.keeper, workspace.as_ref())?;
+        check_readable(self.host, workspace.as_ref(), &chosen.identity)?;
+        let name = sweep::name(self.id);
+        let planned = plan::make(&plan::Inputs {
+            id: self.id,
+            name: &name,
+            spec: self.spec,
+            host: self.host,
+            language: self.language,
+            interpreter: self.interpreter,
+            workspace: workspace.as_ref(),
+            identity: chosen.identity.clone(),
+            keep_workspace: self.keep_workspace,
+            fault: self.fault,
+        })?;
+        Ok((planned, chosen))
+    }
+}
+
+/// A workspace that the run's own id cannot look into is a mistake better told than found out.
+fn check_readable(
+    host: &Host,
+    workspace: Option<&HostWorkspace>,
+    identity: &belljar_jail::plan::Identity,
+) -> Result<(), SpecError> {
+    use belljar_jail::plan::Identity;
+    let Some(workspace) = workspace else { return Ok(()) };
+    let uid = match *identity {
+        Identity::Caller => host.uid,
+        Identity::Host { uid, .. } | Identity::Mapped { uid, .. } => uid,
+    };
+    if uid == workspace.owner.0 || workspace.readable_by_others() {
+        return Ok(());
+    }
+    let reason = format!(
+        "{} is closed to others, and the run has a host id of its own: chmod o+rx it, or copy files in with --file",
+        workspace.path.display()
+    );
+    Err(SpecError::new("workspace", reason))
+}
+
+/// The exit code or the signal of a program that ended.
+pub(crate) fn end_of(report: &Report) -> (Option<i32>, Option<i32>) {
+    match report.end {
+        End::Exited(code) => (Some(code), None),
+        End::Signaled(signal) => (None, Some(signal)),
+        End::NotExecuted(_) | End::Lost => (None, None),
+    }
+}

@@ -1,0 +1,232 @@
+//! Where this process may make cgroups: version 2, version 1, or both at once (hybrid).
+//!
+//! What counts is a directory that is ours to use with the controllers on. Own cgroups come first, so
+//! that a run stays inside whatever bounds its caller; then what an operator delegated to this user.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use belljar_jail::plan::{Cgroup, CgroupVersion, Controller, Hierarchy, Knob, Place};
+use rustix::fs::{Access, AtFlags, CWD};
+
+use crate::model::limits::Limits;
+
+/// One directory (or the own scope) for each hierarchy that a run needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    pub all: Vec<PlaceOf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceOf {
+    pub version: CgroupVersion,
+    pub controllers: Vec<Controller>,
+    pub place: Place,
+}
+
+/// One mounted hierarchy and where this process is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mounted {
+    version: CgroupVersion,
+    mount: PathBuf,
+    controllers: Vec<Controller>,
+    own: PathBuf,
+}
+
+const NEEDED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
+
+/// Looks for a place; the error says what is missing.
+pub fn find(uid: u32) -> Result<Places, String> {
+    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounted = parse(&mountinfo, &own);
+    if mounted.is_empty() {
+        return Err("no cgroup file system is mounted".to_owned());
+    }
+    let mut all = Vec::new();
+    let mut missing: Vec<Controller> = NEEDED.to_vec();
+    for one in mounted.iter().filter(|one| one.version == CgroupVersion::V1) {
+        let wanted = one.controllers.clone();
+        if wanted.is_empty() {
+            continue;
+        }
+        if let Some(directory) = v1_directory(one, uid) {
+            missing.retain(|controller| !wanted.contains(controller));
+            all.push(PlaceOf {
+                version: CgroupVersion::V1,
+                controllers: wanted,
+                place: Place::Beneath(directory),
+            });
+        }
+    }
+    if !missing.is_empty()
+        && let Some(two) = mounted.iter().find(|one| one.version == CgroupVersion::V2)
+        && let Some(place) = v2_place(two, &missing)
+    {
+        all.push(PlaceOf { version: CgroupVersion::V2, controllers: missing.clone(), place });
+        missing.clear();
+    }
+    if missing.is_empty() {
+        return Ok(Places { all });
+    }
+    let names: Vec<&str> = missing.iter().map(|controller| controller.name()).collect();
+    Err(format!("no cgroup directory with {} is delegated to uid {uid}", names.join(", ")))
+}
+
+/// The cgroup of one run, with its limits.
+pub(crate) fn plan(places: &Places, name: &str, limits: &Limits) -> Cgroup {
+    let hierarchies = places.all.iter().map(|place| Hierarchy {
+        version: place.version,
+        controllers: place.controllers.clone(),
+        place: place.place.clone(),
+        knobs: place.controllers.iter().flat_map(|one| knobs(place.version, *one, limits)).collect(),
+    });
+    Cgroup { name: name.to_owned(), hierarchies: hierarchies.collect() }
+}
+
+/// The period over which CPU time is shared out: the kernel's default.
+const PERIOD_US: u64 = 100_000;
+
+fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec<Knob> {
+    let knob = |file: &str, value: String| Knob { file: file.to_owned(), value, if_present: false };
+    let maybe = |file: &str, value: String| Knob { if_present: true, ..knob(file, value) };
+    // The kernel counts memory in pages and reads back whole ones.
+    let memory = (limits.memory_bytes / 4096 * 4096).to_string();
+    let quota = (limits.millicpus * PERIOD_US / 1000).to_string();
+    match (version, controller) {
+        (CgroupVersion::V1, Controller::Memory) => vec![
+            knob("memory.limit_in_bytes", memory.clone()),
+            maybe("memory.memsw.limit_in_bytes", memory),
+        ],
+        (CgroupVersion::V2, Controller::Memory) => vec![
+            knob("memory.max", memory),
+            maybe("memory.swap.max", "0".to_owned()),
+            // One killed process takes the whole run along: a half-dead program tells nothing.
+            maybe("memory.oom.group", "1".to_owned()),
+        ],
+        (_, Controller::Pids) => vec![knob("pids.max", limits.processes.to_string())],
+        (CgroupVersion::V1, Controller::Cpu) => vec![
+            knob("cpu.cfs_period_us", PERIOD_US.to_string()),
+            knob("cpu.cfs_quota_us", quota),
+        ],
+        (CgroupVersion::V2, Controller::Cpu) => vec![knob("cpu.max", format!("{quota} {PERIOD_US}"))],
+        (_, Controller::Cpuacct) => Vec::new(),
+    }
+}
+
+/// On v1 a directory that we may write is enough: no rule about where its processes come from.
+fn v1_directory(mounted: &Mounted, uid: u32) -> Option<PathBuf> {
+    let delegated = mounted.mount.join("belljar").join(uid.to_string());
+    [mounted.own.clone(), delegated].into_iter().find(|path| writable(path))
+}
+
+/// On v2 the directory must also be an ancestor of where we are, with the controllers handed down.
+fn v2_place(mounted: &Mounted, needed: &[Controller]) -> Option<Place> {
+    let has = |directory: &Path, file: &str| {
+        let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
+        needed.iter().all(|one| text.split_ascii_whitespace().any(|word| word == one.name()))
+    };
+    let ancestors = mounted.own.ancestors().take_while(|path| path.starts_with(&mounted.mount));
+    for directory in ancestors {
+        let procs = directory.join("cgroup.procs");
+        if writable(directory) && writable(&procs) && has(directory, "cgroup.subtree_control") {
+            return Some(Place::Beneath(directory.to_owned()));
+        }
+    }
+    // A cgroup that holds only us and what we started, delegated whole: a scope of our own.
+    let own = &mounted.own;
+    let alone = own != &mounted.mount && only_us(own);
+    let ours = writable(own) && writable(&own.join("cgroup.subtree_control"));
+    (alone && ours && has(own, "cgroup.controllers"))
+        .then(|| Place::Own { mount: mounted.mount.clone() })
+}
+
+fn only_us(directory: &Path) -> bool {
+    let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    let own = std::process::id().to_string();
+    text.lines().all(|line| line == own)
+}
+
+fn writable(path: &Path) -> bool {
+    rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
+/// Joins what mountinfo says is mounted with where /proc/self/cgroup says we are.
+fn parse(mountinfo: &str, own: &str) -> Vec<Mounted> {
+    let paths: BTreeMap<&str, &str> = own
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter_map(|(_, rest)| rest.split_once(':'))
+        .flat_map(|(names, path)| names.split(',').map(move |name| (name, path)))
+        .collect();
+    mountinfo.lines().filter_map(|line| parse_mount(line, &paths)).collect()
+}
+
+fn parse_mount(line: &str, paths: &BTreeMap<&str, &str>) -> Option<Mounted> {
+    let (before, after) = line.split_once(" - ")?;
+    let fields: Vec<&str> = before.split(' ').collect();
+    let (root, mount) = (*fields.get(3)?, PathBuf::from(fields.get(4)?));
+    let mut after = after.split(' ');
+    let kind = after.next()?;
+    let options: Vec<&str> = after.nth(1)?.split(',').collect();
+    let (version, controllers, path) = match kind {
+        "cgroup2" => (CgroupVersion::V2, Vec::new(), paths.get("")?),
+        "cgroup" => {
+            let known =
+                [Controller::Memory, Controller::Pids, Controller::Cpu, Controller::Cpuacct];
+            let here: Vec<Controller> =
+                known.into_iter().filter(|one| options.contains(&one.name())).collect();
+            let path = paths.get(here.first()?.name())?;
+            (CgroupVersion::V1, here, path)
+        }
+        _ => return None,
+    };
+    // A mount may show only part of the hierarchy; ours is then below that part, or out of sight.
+    let relative = Path::new(path).strip_prefix(root).ok()?;
+    let own = if relative.as_os_str().is_empty() { mount.clone() } else { mount.join(relative) };
+    Some(Mounted { version, mount, controllers, own })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+30 25 0:26 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+31 25 0:27 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
+32 25 0:28 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+33 25 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+34 25 0:30 / /home rw - ext4 /dev/vda rw";
+
+    #[test]
+    fn a_hybrid_host_is_read_hierarchy_by_hierarchy() {
+        let own = "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n0::/user\n";
+        let mounted = parse(HYBRID, own);
+        assert_eq!(mounted.len(), 3);
+        assert_eq!(mounted[0].controllers, [Controller::Cpu, Controller::Cpuacct]);
+        assert_eq!(mounted[1].own, Path::new("/sys/fs/cgroup/memory/a/b"));
+        assert_eq!(mounted[2].own, Path::new("/sys/fs/cgroup/unified/user"));
+    }
+
+    #[test]
+    fn a_cgroup_out_of_sight_is_not_ours() {
+        let line = "31 25 0:27 /docker/1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+        assert_eq!(parse(line, "4:memory:/docker/2\n"), []);
+        assert_eq!(parse(line, "4:memory:/docker/1\n").len(), 1);
+    }
+
+    #[test]
+    fn limits_become_knobs_in_the_kernels_units() {
+        let limits = crate::model::limits::LimitsRequest {
+            memory_bytes: Some((64 << 20) + 5),
+            millicpus: Some(1500),
+            ..Default::default()
+        };
+        let limits = limits.resolve().unwrap();
+        let memory = knobs(CgroupVersion::V2, Controller::Memory, &limits);
+        assert_eq!(memory[0].value, (64 << 20).to_string());
+        let cpu = knobs(CgroupVersion::V2, Controller::Cpu, &limits);
+        assert_eq!(cpu[0].value, "150000 100000");
+    }
+}

@@ -1,0 +1,139 @@
+//! Which host id a program gets.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+
+use belljar_jail::layer::Layer;
+use belljar_jail::plan::{Identity, MapWriter};
+
+use super::host::Host;
+use super::layout::HostWorkspace;
+use crate::model::error::{Error, SpecError};
+use crate::model::level::Level;
+use crate::model::spec::Spec;
+
+/// The id that every program sees for itself.
+pub(crate) const INSIDE: u32 = 1000;
+
+/// Root gives each run an id of its own from here up, by its keeper's process id: no two live runs
+/// of one host share it. No distribution hands out ids in this range.
+const FIRST_RUN_UID: u32 = 0x7000_0000;
+
+/// Subordinate ids tried before we say that all are in use.
+const MAX_TRIES: u32 = 256;
+
+/// An identity, and what keeps others from taking the same one.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub identity: Identity,
+    /// An abstract socket name: gone with the process that holds it, so nothing is left to clean up.
+    pub _claim: Option<UnixListener>,
+}
+
+/// Chooses for a run whose keeper has this process id.
+pub(crate) fn choose(
+    spec: &Spec,
+    host: &Host,
+    keeper: u32,
+    workspace: Option<&HostWorkspace>,
+) -> Result<Chosen, Error> {
+    let plain = |identity| Ok(Chosen { identity, _claim: None });
+    if spec.level == Level::None {
+        return plain(Identity::Caller);
+    }
+    let writable = workspace.filter(|one| one.writable);
+    if spec.level == Level::Strict && writable.is_some() {
+        let reason = "cannot be writable at strict, where no file is shared with the host: use --out, or level standard";
+        return Err(SpecError::new("workspace", reason).into());
+    }
+    if host.is_root() {
+        let own = FIRST_RUN_UID + keeper;
+        let (uid, gid) = match writable {
+            Some(directory) if directory.owner.0 == 0 => return Err(owned_by_root()),
+            Some(directory) => directory.owner,
+            None => (own, own),
+        };
+        return plain(if spec.level.has_namespaces() {
+            Identity::Mapped { inside: INSIDE, uid, gid, writer: MapWriter::Keeper }
+        } else {
+            Identity::Host { uid, gid }
+        });
+    }
+    if !spec.level.has_namespaces() {
+        return plain(Identity::Caller);
+    }
+    let own_id = spec.level == Level::Strict && !spec.allow_missing.contains(&Layer::UidPerRun);
+    if own_id {
+        return subordinate(host, keeper);
+    }
+    let (uid, gid) = (host.uid, host.gid);
+    plain(Identity::Mapped { inside: INSIDE, uid, gid, writer: MapWriter::Keeper })
+}
+
+fn owned_by_root() -> Error {
+    let reason = "belongs to root, and the code inside never acts as root: chown it to an ordinary \
+                  user, or take the results with --out";
+    SpecError::new("workspace", reason).into()
+}
+
+/// One id of the caller's subordinate range that no other run of this user holds.
+fn subordinate(host: &Host, keeper: u32) -> Result<Chosen, Error> {
+    let user = user_name(host.uid);
+    let range = |file: &str| read_range(Path::new(file), host.uid, user.as_deref());
+    let helpers = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|one| Path::new(one).exists());
+    let (Some(uids), Some(gids), true) = (range("/etc/subuid"), range("/etc/subgid"), helpers)
+    else {
+        let name = user.unwrap_or_else(|| host.uid.to_string());
+        return Err(Error::Unavailable {
+            level: Level::Strict,
+            missing: "an id of its own for each run".to_owned(),
+            hint: format!(
+                "apt-get install uidmap, and as root: usermod --add-subuids 100000-165535 \
+                 --add-subgids 100000-165535 {name}; or say --allow-missing uid_per_run"
+            ),
+        });
+    };
+    let count = uids.1.min(gids.1);
+    for attempt in 0..count.min(MAX_TRIES) {
+        let offset = (keeper.wrapping_add(attempt)) % count;
+        let uid = uids.0 + offset;
+        let address = SocketAddr::from_abstract_name(format!("belljar-uid-{uid}"));
+        if let Ok(claim) = address.and_then(|address| UnixListener::bind_addr(&address)) {
+            let identity = Identity::Mapped {
+                inside: INSIDE,
+                uid,
+                gid: gids.0 + offset,
+                writer: MapWriter::Helpers,
+            };
+            return Ok(Chosen { identity, _claim: Some(claim) });
+        }
+    }
+    Err(Error::Unavailable {
+        level: Level::Strict,
+        missing: "a free subordinate id: all that were tried are in use".to_owned(),
+        hint: "run fewer at once, or give this user a longer range with usermod --add-subuids".to_owned(),
+    })
+}
+
+/// The first range of this user in a file of `name:start:count` lines.
+fn read_range(file: &Path, uid: u32, name: Option<&str>) -> Option<(u32, u32)> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let owner = fields.next()?;
+        let ours = Some(owner) == name || owner.parse() == Ok(uid);
+        let start = fields.next()?.parse().ok()?;
+        let count: u32 = fields.next()?.trim().parse().ok()?;
+        (ours && count > 0).then_some((start, count))
+    })
+}
+
+fn user_name(uid: u32) -> Option<String> {
+    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}

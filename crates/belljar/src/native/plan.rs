@@ -1,0 +1,392 @@
+//! Spec to Plan: every choice is made here, in ordinary code, before anything is started.
+
+use std::path::{Path, PathBuf};
+
+use belljar_jail::layer::Layer;
+use belljar_jail::plan::{
+    Cgroup, Fault, Files, Identity, Landlock, LandlockRule, Lockdown, Placed, Plan, Program, Resource,
+    Rlimit, Root, Scratch, pack,
+};
+use belljar_sys::landlock::{SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL, access};
+
+use super::cgroups;
+use super::host::Host;
+use super::layout::{self, HostWorkspace, WITNESS, WRITABLE};
+use crate::languages::{Interpreter, Language};
+use crate::model::error::{Error, SpecError};
+use crate::model::level::Level;
+use crate::model::receipt::Missing;
+use crate::model::spec::{self, CODE, Spec, WORKSPACE};
+use crate::seccomp::{self, Adjust, Profile};
+
+/// The sandbox's own search path; the host's is the host's business.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a plan is made from.
+pub(crate) struct Inputs<'a> {
+    pub id: &'a str,
+    /// Names the run's cgroup and scratch directory; see [`super::sweep`].
+    pub name: &'a str,
+    pub spec: &'a Spec,
+    pub host: &'a Host,
+    pub language: Option<&'a Language>,
+    pub interpreter: Option<&'a Interpreter>,
+    pub workspace: Option<&'a HostWorkspace>,
+    pub identity: Identity,
+    pub keep_workspace: bool,
+    pub fault: Option<Fault>,
+}
+
+/// A plan, and what the level would have had but the request allows to be absent.
+pub(crate) struct Planned {
+    pub plan: Plan,
+    pub missing: Vec<Missing>,
+}
+
+pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
+    let spec = inputs.spec;
+    let (expect, missing) = layers(spec, inputs.host)?;
+    let places = Paths::new(inputs);
+    let files = files(inputs)?;
+    let cgroup = expect.contains(&Layer::CgroupMemory).then(|| cgroup(inputs)).flatten();
+    let lockdown = match spec.level {
+        Level::None => None,
+        Level::Basic | Level::Standard | Level::Strict | Level::Maximum => {
+            Some(lockdown(inputs, &places, &files, &expect)?)
+        }
+    };
+    let plan = Plan {
+        id: inputs.id.to_owned(),
+        identity: inputs.identity.clone(),
+        files,
+        cgroup,
+        lockdown,
+        program: program(inputs, &places)?,
+        placed: spec.placed.iter().map(|file| placed(&file.path, inputs, &places)).collect(),
+        wall_ms: spec.limits.wall_ms,
+        cpu_ms: spec.limits.cpu_ms,
+        millicpus: spec.limits.millicpus,
+        expect,
+        keep_workspace: inputs.keep_workspace,
+        fault: inputs.fault,
+    };
+    Ok(Planned { plan, missing })
+}
+
+/// The layers that must be found in place, and those that the request lets go.
+fn layers(spec: &Spec, host: &Host) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
+    let mut expect = spec.level.layers();
+    let mut missing = Vec::new();
+    let unavailable = |missing: String, hint: String| {
+        Err(Error::Unavailable { level: spec.level, missing, hint })
+    };
+    let mut let_go = |layer: Layer, stand_in: &str| {
+        let before = expect.len();
+        expect.retain(|one| *one != layer);
+        if expect.len() < before {
+            missing.push(Missing { name: layer, stand_in: stand_in.to_owned() });
+        }
+    };
+    let may_lack = |layer: Layer| spec.allow_missing.contains(&layer);
+    if let Err(why) = &host.cgroups
+        && spec.level.has_namespaces()
+    {
+        if !may_lack(Layer::CgroupMemory) {
+            let hint = "run \"belljar doctor\" for the command that delegates one, or say \
+                        --allow-missing cgroup to let per-process limits stand in";
+            return unavailable(format!("a cgroup: {why}"), hint.to_owned());
+        }
+        let_go(Layer::CgroupMemory, "RLIMIT_DATA: bounds each process, not the run");
+        let_go(Layer::CgroupPids, "RLIMIT_NPROC: bounds the run's user namespace");
+        let_go(Layer::CgroupCpu, "none: the run may use every core; RLIMIT_CPU bounds each process");
+    }
+    let abi = host.landlock_abi.unwrap_or(0);
+    if spec.level >= Level::Basic && abi == 0 {
+        if !may_lack(Layer::Landlock) || spec.level == Level::Basic {
+            let hint = "boot with landlock in lsm= (Linux 5.13 or later)".to_owned();
+            return unavailable("Landlock".to_owned(), hint);
+        }
+        let_go(Layer::Landlock, "none: the private root is the only wall around files");
+    }
+    if spec.level == Level::Basic && abi < 6 {
+        if host.is_root() {
+            let_go(Layer::Scopes, "a host id of its own: nobody else's processes can be signalled");
+        } else if may_lack(Layer::Scopes) {
+            let_go(Layer::Scopes, "none: the caller's other processes can be signalled");
+        } else {
+            let hint = "Linux 6.12 or later has them; level standard does not need them; \
+                        --allow-missing scopes leaves them out";
+            let what = "Landlock's bounds on signals (ABI 6)".to_owned();
+            return unavailable(what, hint.to_owned());
+        }
+    }
+    if spec.level == Level::Strict && !host.is_root() && may_lack(Layer::UidPerRun) {
+        let_go(Layer::UidPerRun, "the caller's own id, in a user namespace of its own");
+    }
+    Ok((expect, missing))
+}
+
+/// How paths inside are spelled where the program really runs.
+struct Paths {
+    /// Set for levels that have no root of their own.
+    scratch: Option<PathBuf>,
+    host_workspace: Option<PathBuf>,
+}
+
+impl Paths {
+    fn new(inputs: &Inputs<'_>) -> Self {
+        let level = inputs.spec.level;
+        let scratch = (!level.has_namespaces()).then(|| scratch(inputs).path());
+        let host_workspace = inputs.workspace.map(|one| one.path.clone());
+        Self { scratch, host_workspace }
+    }
+
+    fn real(&self, inside: &Path) -> PathBuf {
+        let Some(scratch) = &self.scratch else { return inside.to_owned() };
+        if let (Some(host), Ok(rest)) = (&self.host_workspace, inside.strip_prefix(WORKSPACE)) {
+            return join(host, rest);
+        }
+        let moved = WRITABLE.iter().chain(&[("code", CODE)]).find_map(|(name, target)| {
+            inside.strip_prefix(target).ok().map(|rest| join(&scratch.join(name), rest))
+        });
+        moved.unwrap_or_else(|| inside.to_owned())
+    }
+}
+
+/// `join` that leaves no slash at the end when there is nothing to join.
+fn join(base: &Path, rest: &Path) -> PathBuf {
+    if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
+}
+
+fn scratch(inputs: &Inputs<'_>) -> Scratch {
+    let directories = WRITABLE.iter().map(|(name, _)| (*name).to_owned());
+    Scratch {
+        parent: inputs.host.scratch_parent.clone(),
+        name: inputs.name.to_owned(),
+        directories: directories.chain(["code".to_owned()]).collect(),
+    }
+}
+
+fn files(inputs: &Inputs<'_>) -> Result<Files, Error> {
+    if inputs.spec.level.has_namespaces() {
+        let root = layout::root(inputs.spec, inputs.interpreter, inputs.workspace)?;
+        return Ok(Files::Root(root));
+    }
+    Ok(Files::Host { scratch: scratch(inputs) })
+}
+
+fn cgroup(inputs: &Inputs<'_>) -> Option<Cgroup> {
+    let places = inputs.host.cgroups.as_ref().ok()?;
+    Some(cgroups::plan(places, inputs.name, &inputs.spec.limits))
+}
+
+fn lockdown(
+    inputs: &Inputs<'_>,
+    paths: &Paths,
+    files: &Files,
+    expect: &[Layer],
+) -> Result<Lockdown, Error> {
+    let spec = inputs.spec;
+    let profile = match spec.level {
+        Level::None | Level::Basic => Profile::Basic,
+        Level::Standard => Profile::Standard,
+        Level::Strict | Level::Maximum => Profile::Strict,
+    };
+    let adjust = Adjust {
+        allow: spec.allow_syscalls.clone(),
+        deny: spec.deny_syscalls.clone(),
+        refuse_unix_sockets: inputs.workspace.is_some(),
+    };
+    let filter = seccomp::compile(profile, &adjust)
+        .map_err(|unknown| SpecError::new("allow_syscalls", unknown.to_string()))?;
+    let landlock = expect.contains(&Layer::Landlock).then(|| Landlock {
+        abi: inputs.host.landlock_abi.unwrap_or(0),
+        rules: match files {
+            Files::Root(root) => rules_inside(inputs, root),
+            Files::Host { .. } => rules_on_host(inputs, paths),
+        },
+        scopes: if expect.contains(&Layer::Scopes) {
+            SCOPE_SIGNAL | SCOPE_ABSTRACT_UNIX_SOCKET
+        } else {
+            0
+        },
+        witness: PathBuf::from(match files {
+            Files::Root(_) => WITNESS,
+            Files::Host { .. } => "/proc/version",
+        }),
+    });
+    Ok(Lockdown {
+        rlimits: rlimits(inputs, expect),
+        landlock,
+        filter: filter.into_iter().map(pack).collect(),
+    })
+}
+
+const LOOK: u64 = access::READ_FILE | access::READ_DIR;
+const USE: u64 = LOOK | access::EXECUTE;
+const DEVICE: u64 = LOOK | access::WRITE_FILE | access::TRUNCATE | access::IOCTL_DEV;
+/// Everything but making device nodes.
+const WORK: u64 = USE
+    | access::WRITE_FILE
+    | access::REMOVE_DIR
+    | access::REMOVE_FILE
+    | access::MAKE_DIR
+    | access::MAKE_REG
+    | access::MAKE_SOCK
+    | access::MAKE_FIFO
+    | access::MAKE_SYM
+    | access::REFER
+    | access::TRUNCATE
+    | access::IOCTL_DEV;
+
+const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
+    LandlockRule { path: path.into(), access }
+}
+
+/// The second wall inside a root of our own: what is shown may be read, what is writable written.
+fn rules_inside(inputs: &Inputs<'_>, root: &Root) -> Vec<LandlockRule> {
+    // Listing is harmless: nothing is in this root that was not put there to be seen.
+    let mut rules = vec![rule("/", access::READ_DIR)];
+    rules.extend(SYSTEM.map(|path| rule(path, USE)));
+    rules.extend(["/etc", "/proc", CODE].map(|path| rule(path, LOOK)));
+    rules.push(rule("/dev", DEVICE));
+    rules.extend(root.writable.directories.iter().map(|one| rule(&one.target, WORK)));
+    rules.extend(outside_rules(inputs, &PathBuf::from(WORKSPACE)));
+    rules
+}
+
+/// The only wall around files at basic: the host's own tree, and little of it.
+fn rules_on_host(inputs: &Inputs<'_>, paths: &Paths) -> Vec<LandlockRule> {
+    let mut rules: Vec<LandlockRule> = Vec::new();
+    let shown = layout::root(inputs.spec, inputs.interpreter, None).map(|root| root.binds);
+    for bind in shown.unwrap_or_default() {
+        let is_file = bind.kind == belljar_jail::plan::BindKind::ReadOnlyFile;
+        let wanted = if bind.target.starts_with("/etc") { LOOK } else { USE };
+        rules.push(rule(bind.source, if is_file { wanted & access::ON_FILES } else { wanted }));
+    }
+    let devices = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+    rules.extend(devices.map(|path| rule(path, DEVICE & access::ON_FILES)));
+    rules.extend(["/proc/cpuinfo", "/proc/meminfo"].map(|path| rule(path, access::READ_FILE)));
+    rules.extend(["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts"].map(|path| rule(path, access::READ_FILE)));
+    for (name, _) in WRITABLE.iter().chain(&[("code", "")]) {
+        rules.extend(paths.scratch.as_ref().map(|top| rule(top.join(name), WORK)));
+    }
+    let workspace = paths.host_workspace.clone().unwrap_or_default();
+    rules.extend(outside_rules(inputs, &workspace));
+    rules.retain(|one| !inputs.spec.block_paths.iter().any(|path| one.path.starts_with(path)));
+    rules
+}
+
+/// The interpreter's prefix and the host's workspace, wherever they are.
+fn outside_rules(inputs: &Inputs<'_>, workspace: &Path) -> Vec<LandlockRule> {
+    let mut rules = Vec::new();
+    if let Some(prefix) = inputs.interpreter.and_then(|one| one.prefix.as_deref()) {
+        rules.push(rule(prefix, USE));
+    }
+    if let Some(shared) = inputs.workspace {
+        rules.push(rule(workspace, if shared.writable { WORK } else { USE }));
+    }
+    rules
+}
+
+fn rlimits(inputs: &Inputs<'_>, expect: &[Layer]) -> Vec<Rlimit> {
+    let limits = &inputs.spec.limits;
+    let limit = |resource, value| Rlimit { resource, value };
+    let grouped = expect.contains(&Layer::CgroupMemory);
+    // Where a cgroup counts the whole run, the per-process limit only backs it up.
+    let cpu_seconds = limits.cpu_ms.div_ceil(1000) + u64::from(grouped);
+    let mut all = vec![
+        limit(Resource::Core, 0),
+        limit(Resource::CpuSeconds, cpu_seconds),
+        limit(Resource::FileBytes, limits.file_bytes),
+        limit(Resource::OpenFiles, limits.open_files),
+        limit(Resource::MessageQueueBytes, 0),
+        limit(Resource::LockedBytes, 64 << 10),
+    ];
+    if !grouped {
+        all.push(limit(Resource::DataBytes, limits.memory_bytes));
+        all.push(limit(Resource::Processes, process_bound(inputs)));
+    }
+    all
+}
+
+/// RLIMIT_NPROC counts by user. A fresh user namespace or an id of its own counts from zero (init is
+/// one); the caller's own id at basic counts all that the caller runs already.
+fn process_bound(inputs: &Inputs<'_>) -> u64 {
+    let limit = inputs.spec.limits.processes;
+    match inputs.identity {
+        Identity::Mapped { .. } => limit + 1,
+        Identity::Host { .. } => limit,
+        Identity::Caller => limit + running_of(inputs.host.uid),
+    }
+}
+
+fn running_of(uid: u32) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let own = entries.filter(|entry| entry.metadata().is_ok_and(|one| one.uid() == uid));
+    own.map(|entry| {
+        std::fs::read_dir(entry.path().join("task")).map_or(0, |tasks| tasks.count() as u64)
+    })
+    .sum()
+}
+
+fn program(inputs: &Inputs<'_>, paths: &Paths) -> Result<Program, Error> {
+    let spec = inputs.spec;
+    let (path, mut argv) = match &spec.program {
+        spec::Program::Code { path, .. } => {
+            let (Some(language), Some(interpreter)) = (inputs.language, inputs.interpreter) else {
+                return Err(SpecError::new("language", "must be given with code").into());
+            };
+            let file = paths.real(path).to_string_lossy().into_owned();
+            let shown = interpreter.path.to_string_lossy().into_owned();
+            let rest = language.args.iter().map(|one| one.replace("{file}", &file));
+            (interpreter.path.clone(), [shown].into_iter().chain(rest).collect::<Vec<_>>())
+        }
+        spec::Program::Command { argv } => {
+            let first = argv.first().map_or("", String::as_str);
+            (find_command(first, paths), argv.clone())
+        }
+    };
+    argv.extend(spec.args.iter().cloned());
+    Ok(Program {
+        path,
+        argv,
+        environment: environment(inputs, paths),
+        directory: paths.real(Path::new(WORKSPACE)),
+    })
+}
+
+/// A bare name is looked up as the sandbox would; a path is taken as it is.
+fn find_command(name: &str, paths: &Paths) -> PathBuf {
+    if name.contains('/') {
+        return paths.real(Path::new(name));
+    }
+    let found = PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| Path::new("/usr/bin").join(name))
+}
+
+fn environment(inputs: &Inputs<'_>, paths: &Paths) -> Vec<(String, String)> {
+    let real = |path: &str| paths.real(Path::new(path)).to_string_lossy().into_owned();
+    let mut all = std::collections::BTreeMap::from([
+        ("PATH".to_owned(), PATH.to_owned()),
+        ("HOME".to_owned(), real("/home/sandbox")),
+        ("TMPDIR".to_owned(), real("/tmp")),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+        ("USER".to_owned(), "sandbox".to_owned()),
+    ]);
+    let language = inputs.language.map(|one| one.environment.clone()).unwrap_or_default();
+    all.extend(language);
+    all.extend(inputs.spec.env.clone());
+    all.into_iter().collect()
+}
+
+fn placed(path: &Path, inputs: &Inputs<'_>, paths: &Paths) -> Placed {
+    let command = match &inputs.spec.program {
+        spec::Program::Command { argv } => argv.first().map(PathBuf::from),
+        spec::Program::Code { .. } => None,
+    };
+    Placed { path: paths.real(path), executable: command.as_deref() == Some(path) }
+}

@@ -1,0 +1,309 @@
+//! Carrying a plan through: start a keeper, hand it the plan, read the program's output, hear the end.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::Child;
+
+use belljar_jail::plan::{Files, Plan};
+use belljar_jail::report::{Cause, Command, Failed, Message, Report, Started, Step, Stopped};
+use belljar_jail::{KEEPER_ROLE, wire};
+use belljar_sys::{Errno, fd, spawn};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+
+use crate::capture::Capture;
+use crate::model::error::{Error, SpecError};
+use crate::model::outcome::Stream;
+use crate::model::spec::{Contents, PlacedFile, Source, Spec};
+
+/// One read from a stream; the kernel's pipe holds this much.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// What came of a plan.
+pub(crate) struct Finished {
+    pub started: Started,
+    pub report: Report,
+    pub stdout: Capture,
+    pub stderr: Capture,
+    pub workspace: Option<OwnedFd>,
+}
+
+/// A keeper of ours. When dropped, its socket closes and it ends everything; a thread reaps it.
+pub(crate) struct Keeper {
+    child: Option<Child>,
+    control: AsyncFd<OwnedFd>,
+}
+
+impl Keeper {
+    /// Starts the binary in its keeper's role.
+    pub(crate) fn start(launcher: &Path) -> io::Result<Self> {
+        let (ours, theirs) = wire::control_pair()?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let child = spawn::with_socket(launcher, &[KEEPER_ROLE], theirs)?;
+        Ok(Self { child: Some(child), control: AsyncFd::new(ours)? })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// The next message; `None` when the keeper is gone.
+    async fn next(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+        let mut bytes = vec![0; wire::MAX_MESSAGE_BYTES];
+        let received = loop {
+            let mut ready = self.control.readable().await?;
+            match fd::receive(self.control.get_ref(), &mut bytes) {
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                Err(Errno::CONNRESET) => return Ok(None),
+                result => break result?,
+            }
+        };
+        if received.length == 0 {
+            return Ok(None);
+        }
+        let message = serde_json::from_slice(&bytes[..received.length])?;
+        Ok(Some((message, received.fds.into_iter().next())))
+    }
+
+    fn order_end(&self, cause: Cause) {
+        if let Ok(json) = serde_json::to_vec(&Command::End(cause)) {
+            // A keeper that cannot be told has ended, which the next message shows.
+            fd::send(self.control.get_ref(), &json, &[]).ok();
+        }
+    }
+
+    /// Waits for its exit, so that nothing is left when the Outcome is told.
+    fn reap(mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.wait().ok();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // The socket closes right after this; the keeper then needs a moment to end everything.
+            std::thread::spawn(move || child.wait().ok());
+        }
+    }
+}
+
+/// Runs a plan to its end. Dropping the future ends the run.
+pub(crate) async fn carry_out(
+    keeper: Keeper,
+    plan: &Plan,
+    spec: &Spec,
+    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+) -> Result<Finished, Error> {
+    let streams = Streams::open().map_err(Error::backend("make pipes"))?;
+    let placed = open_placed(&spec.placed)?;
+    let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
+    wire::send_plan(keeper.control.get_ref(), plan, streams.theirs(), &fds)
+        .map_err(Error::backend("hand the plan to the keeper"))?;
+    drop((fds, placed));
+    let (stdin, stdout, stderr) = streams.ours().map_err(Error::backend("use pipes"))?;
+    let mut finished = follow(&keeper, spec, (stdin, stdout, stderr), sink).await;
+    keeper.reap();
+    if let Err(Error::Setup { what, hint, step, errno }) = &mut finished {
+        describe(plan, *step, what, hint, errno);
+    }
+    finished
+}
+
+/// Reads both streams and the keeper's messages until the end.
+async fn follow(
+    keeper: &Keeper,
+    spec: &Spec,
+    (stdin, stdout, stderr): (pipe::Sender, pipe::Receiver, pipe::Receiver),
+    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+) -> Result<Finished, Error> {
+    let mut out = Reading::new(Stream::Stdout, stdout, spec);
+    let mut err = Reading::new(Stream::Stderr, stderr, spec);
+    let mut started = None;
+    let mut ended = None;
+    let feed = feed(stdin, spec.stdin.as_ref());
+    tokio::pin!(feed);
+    let mut feeding = true;
+    while ended.is_none() || out.open || err.open {
+        let over = tokio::select! {
+            message = keeper.next(), if ended.is_none() => {
+                match message.map_err(Error::backend("hear the keeper"))? {
+                    Some((Message::Started(one), _)) => started = Some(one),
+                    Some((Message::Ended(report), workspace)) => ended = Some((report, workspace)),
+                    Some((Message::Failed(failed), _)) => return Err(failure(failed)),
+                    None => return Err(Error::Lost { what: "its keeper is gone" }),
+                }
+                false
+            }
+            over = out.next(sink), if out.open => over,
+            over = err.next(sink), if err.open => over,
+            () = &mut feed, if feeding => {
+                feeding = false;
+                false
+            }
+        };
+        if over {
+            keeper.order_end(Cause::Output);
+        }
+    }
+    match (started, ended) {
+        (Some(started), Some((report, workspace))) => {
+            Ok(Finished { started, report, stdout: out.capture, stderr: err.capture, workspace })
+        }
+        _ => Err(Error::Lost { what: "it ended before it was seen to start" }),
+    }
+}
+
+/// One output stream being read.
+struct Reading {
+    stream: Stream,
+    pipe: pipe::Receiver,
+    buffer: Vec<u8>,
+    capture: Capture,
+    total_limit: u64,
+    open: bool,
+}
+
+impl Reading {
+    fn new(stream: Stream, pipe: pipe::Receiver, spec: &Spec) -> Self {
+        Self {
+            stream,
+            pipe,
+            buffer: vec![0; CHUNK_BYTES],
+            capture: Capture::new(spec.limits.output_bytes),
+            total_limit: spec.limits.output_total_bytes,
+            open: true,
+        }
+    }
+
+    /// Takes what is there. Says whether that went over the limit.
+    async fn next(&mut self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send)) -> bool {
+        let bytes = match self.pipe.read(&mut self.buffer).await {
+            Ok(length) if length > 0 => &self.buffer[..length],
+            // The end; or an error on a pipe, after which nothing more can come either.
+            Ok(_) | Err(_) => {
+                self.open = false;
+                return false;
+            }
+        };
+        let before = self.capture.total_bytes();
+        self.capture.push(bytes);
+        if before <= self.total_limit {
+            sink(self.stream, bytes);
+        }
+        before <= self.total_limit && self.capture.total_bytes() > self.total_limit
+    }
+}
+
+/// Writes the input and closes it. A program that does not read is not waited for.
+async fn feed(mut pipe: pipe::Sender, input: Option<&Contents>) {
+    if let Some(Contents(bytes)) = input {
+        // EPIPE: the program closed its input or ended, which is its right.
+        pipe.write_all(bytes).await.ok();
+    }
+}
+
+/// The program's three streams, both ends of each.
+struct Streams {
+    stdin: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+}
+
+impl Streams {
+    fn open() -> io::Result<Self> {
+        let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+        Ok(Self { stdin: pipe()?, stdout: pipe()?, stderr: pipe()? })
+    }
+
+    fn theirs(&self) -> [BorrowedFd<'_>; 3] {
+        [self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()]
+    }
+
+    /// Keeps our ends and closes the others, so that the end of the program is the end of its output.
+    fn ours(self) -> io::Result<(pipe::Sender, pipe::Receiver, pipe::Receiver)> {
+        for end in [&self.stdin.1, &self.stdout.0, &self.stderr.0] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        Ok((
+            pipe::Sender::from_owned_fd(self.stdin.1)?,
+            pipe::Receiver::from_owned_fd(self.stdout.0)?,
+            pipe::Receiver::from_owned_fd(self.stderr.0)?,
+        ))
+    }
+}
+
+/// Opens what is to be copied in. Only regular files: a device or FIFO has no end, or a side effect.
+fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
+    let open = |file: &PlacedFile| -> io::Result<OwnedFd> {
+        match &file.source {
+            Source::Given(Contents(bytes)) => wire::sealed_memory("file", bytes),
+            Source::Host(path) => {
+                let kind = std::fs::metadata(path)?.file_type();
+                if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_dir() {
+                    return Err(io::Error::other("is not a regular file"));
+                }
+                Ok(File::open(path)?.into())
+            }
+        }
+    };
+    files
+        .iter()
+        .map(|file| {
+            open(file).map_err(|error| {
+                let name = match &file.source {
+                    Source::Host(path) => path.display().to_string(),
+                    Source::Given(_) => file.path.display().to_string(),
+                };
+                SpecError::new("files", format!("{name}: {error}")).into()
+            })
+        })
+        .collect()
+}
+
+fn failure(failed: Failed) -> Error {
+    let Failed { stopped, checks } = failed;
+    if stopped.step == Step::ReadBack && !checks.is_empty() {
+        return Error::NotVerified { checks };
+    }
+    let Stopped { step, item, .. } = stopped;
+    // The item's index travels in `what` until the plan is at hand to name it.
+    Error::Setup { step, errno: stopped.errno_name(), what: item.to_string(), hint: None }
+}
+
+/// Names the thing that a step worked on, and what to do about the usual causes.
+fn describe(plan: &Plan, step: Step, what: &mut String, hint: &mut Option<String>, errno: &str) {
+    let index: usize = what.parse().unwrap_or(0);
+    let named = match (step, &plan.files) {
+        (Step::Sources | Step::Binds, Files::Root(root)) => {
+            root.binds.get(index).map(|bind| bind.source.display().to_string())
+        }
+        (Step::Placed, _) => plan.placed.get(index).map(|file| file.path.display().to_string()),
+        (Step::Directory, _) => Some(plan.program.directory.display().to_string()),
+        (Step::Cgroup, _) => plan.cgroup.as_ref().map(|group| group.name.clone()),
+        (Step::Scratch, Files::Host { scratch }) => Some(scratch.path().display().to_string()),
+        _ => None,
+    };
+    *what = named.unwrap_or_else(|| format!("item {index}"));
+    let user_namespaces = "user namespaces may be restricted here; run \"belljar doctor\"";
+    *hint = match (step, errno) {
+        (Step::Clone | Step::IdMap | Step::Sources | Step::Become, "EPERM" | "EACCES" | "ENOSPC") => {
+            Some(user_namespaces.to_owned())
+        }
+        (Step::Placed, "ENOSPC") => Some("the files do not fit: raise --disk".to_owned()),
+        (Step::Placed, "EFBIG") => Some("a file is too long: raise --file-size".to_owned()),
+        (Step::Clone, "EAGAIN") => Some("this user runs too many processes already".to_owned()),
+        (Step::Proc, "EPERM") => Some(
+            "the host's /proc is partly covered, as in a container; start that container with an \
+             unmasked /proc, or use level basic"
+                .to_owned(),
+        ),
+        (Step::Rlimits, "EPERM") => Some("the caller's own hard limits are lower".to_owned()),
+        _ => None,
+    };
+}

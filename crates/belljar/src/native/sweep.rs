@@ -1,0 +1,83 @@
+//! Removing what a killed engine and a killed keeper left: empty cgroups and scratch directories.
+//!
+//! A name tells whose it was: process id and start time, so that a reused id is not taken for the
+//! owner. Only what belongs to nobody alive is removed, and a cgroup that still holds a process stays.
+
+use std::fs;
+use std::path::Path;
+
+use belljar_jail::plan::Place;
+
+use super::host::Host;
+
+const PREFIX: &str = "belljar";
+
+/// Names a run's directories after this process.
+pub(crate) fn name(unique: &str) -> String {
+    let pid = std::process::id();
+    format!("{PREFIX}-{pid}-{}-{unique}", start_time(pid).unwrap_or(0))
+}
+
+/// When a process started, in clock ticks since boot: with its id, its identity.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = stat.get(stat.rfind(')')? + 1..)?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Looks through the places where runs leave things.
+pub(crate) fn sweep(host: &Host) {
+    let places = host.cgroups.iter().flat_map(|places| &places.all);
+    for place in places {
+        if let Place::Beneath(directory) = &place.place {
+            each_orphan(directory, |path| drop(fs::remove_dir(path)));
+        }
+    }
+    each_orphan(&host.scratch_parent, |path| drop(fs::remove_dir_all(path)));
+    // Gone when it is empty; in use when it is not.
+    drop(fs::remove_dir(&host.scratch_parent));
+}
+
+fn each_orphan(directory: &Path, remove: impl Fn(&Path)) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().and_then(owner).is_some_and(|(pid, start)| start_time(pid) != Some(start)) {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// The process that a directory was named after.
+fn owner(name: &str) -> Option<(u32, u64)> {
+    let mut parts = name.split('-');
+    (parts.next()? == PREFIX).then_some(())?;
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_its_owner() {
+        let pid = std::process::id();
+        assert_eq!(owner(&name("x")), Some((pid, start_time(pid).unwrap())));
+        assert_eq!(owner("belljar-test"), None);
+        assert_eq!(owner("systemd-1-2-3"), None);
+    }
+
+    #[test]
+    fn only_what_belongs_to_nobody_alive_is_removed() {
+        let parent = std::env::temp_dir().join(format!("belljar-sweep-{}", std::process::id()));
+        fs::create_dir(&parent).unwrap();
+        let alive = parent.join(name("alive"));
+        let forged = parent.join(format!("belljar-{}-1-reused", std::process::id()));
+        let strange = parent.join("somebody-1-1-x");
+        for path in [&alive, &forged, &strange] {
+            fs::create_dir(path).unwrap();
+        }
+        each_orphan(&parent, |path| drop(fs::remove_dir_all(path)));
+        assert!(alive.exists() && strange.exists() && !forged.exists());
+        fs::remove_dir_all(&parent).unwrap();
+    }
+}
