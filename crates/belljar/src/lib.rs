@@ -25,6 +25,7 @@
 //! }
 //! ```
 
+pub mod attack;
 mod capture;
 mod engine;
 pub mod languages;

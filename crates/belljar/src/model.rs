@@ -1,10 +1,10 @@
 //! What was asked, what was resolved and what came of it. Pure: no input or output, no clock.
 
-pub mod error;
-pub mod level;
-pub mod limits;
-pub mod outcome;
-pub mod receipt;
-pub mod request;
-pub mod spec;
+pub(crate) mod error;
+pub(crate) mod level;
+pub(crate) mod limits;
+pub(crate) mod outcome;
+pub(crate) mod receipt;
+pub(crate) mod request;
+pub(crate) mod spec;
 pub mod units;

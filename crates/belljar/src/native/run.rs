@@ -105,7 +105,8 @@ pub(crate) async fn carry_out(
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
     wire::send_plan(keeper.control.get_ref(), plan, streams.theirs(), &fds)
         .map_err(Error::backend("hand the plan to the keeper"))?;
-    drop((fds, placed));
+    drop(fds);
+    drop(placed);
     let (stdin, stdout, stderr) = streams.ours().map_err(Error::backend("use pipes"))?;
     let mut finished = follow(&keeper, spec, (stdin, stdout, stderr), sink).await;
     keeper.reap();
@@ -130,7 +131,7 @@ async fn follow(
     tokio::pin!(feed);
     let mut feeding = true;
     while ended.is_none() || out.open || err.open {
-        let over = tokio::select! {
+        tokio::select! {
             message = keeper.next(), if ended.is_none() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
                     Some((Message::Started(one), _)) => started = Some(one),
@@ -138,17 +139,10 @@ async fn follow(
                     Some((Message::Failed(failed), _)) => return Err(failure(failed)),
                     None => return Err(Error::Lost { what: "its keeper is gone" }),
                 }
-                false
             }
-            over = out.next(sink), if out.open => over,
-            over = err.next(sink), if err.open => over,
-            () = &mut feed, if feeding => {
-                feeding = false;
-                false
-            }
-        };
-        if over {
-            keeper.order_end(Cause::Output);
+            read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, sink, keeper),
+            read = err.pipe.read(&mut err.buffer), if err.open => err.take(&read, sink, keeper),
+            () = &mut feed, if feeding => feeding = false,
         }
     }
     match (started, ended) {
@@ -181,22 +175,30 @@ impl Reading {
         }
     }
 
-    /// Takes what is there. Says whether that went over the limit.
-    async fn next(&mut self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send)) -> bool {
-        let bytes = match self.pipe.read(&mut self.buffer).await {
-            Ok(length) if length > 0 => &self.buffer[..length],
+    /// Takes what was read; what goes over the limit ends the run.
+    fn take(
+        &mut self,
+        read: &io::Result<usize>,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        keeper: &Keeper,
+    ) {
+        let bytes = match read {
+            Ok(length) if *length > 0 => &self.buffer[..*length],
             // The end; or an error on a pipe, after which nothing more can come either.
             Ok(_) | Err(_) => {
                 self.open = false;
-                return false;
+                return;
             }
         };
         let before = self.capture.total_bytes();
         self.capture.push(bytes);
-        if before <= self.total_limit {
-            sink(self.stream, bytes);
+        if before > self.total_limit {
+            return; // the end was ordered already; what still comes is only counted
         }
-        before <= self.total_limit && self.capture.total_bytes() > self.total_limit
+        sink(self.stream, bytes);
+        if self.capture.total_bytes() > self.total_limit {
+            keeper.order_end(Cause::Output);
+        }
     }
 }
 
