@@ -73,7 +73,10 @@ mod tests {
     #[test]
     fn head_and_tail_survive_and_the_middle_is_counted() {
         let kept = keep(6, &[b"abcdef", b"ghij", b"klmnopqrstuvwxyz"]);
-        assert_eq!((kept.head.as_slice(), kept.tail.as_slice()), (&b"abc"[..], &b"xyz"[..]));
+        assert_eq!(
+            (kept.head.as_slice(), kept.tail.as_slice()),
+            (&b"abc"[..], &b"xyz"[..])
+        );
         assert_eq!(kept.dropped_bytes, 20);
     }
 

@@ -4,7 +4,7 @@
 //! a Spec into a Plan, [`run`] carries it through a keeper, [`verdict`] judges the facts.
 
 pub mod cgroups;
-pub mod host;
+pub(crate) mod host;
 mod identity;
 mod layout;
 mod plan;
@@ -71,7 +71,9 @@ fn check_readable(
     identity: &belljar_jail::plan::Identity,
 ) -> Result<(), SpecError> {
     use belljar_jail::plan::Identity;
-    let Some(workspace) = workspace else { return Ok(()) };
+    let Some(workspace) = workspace else {
+        return Ok(());
+    };
     let uid = match *identity {
         Identity::Caller => host.uid,
         Identity::Host { uid, .. } | Identity::Mapped { uid, .. } => uid,

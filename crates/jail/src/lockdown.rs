@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use belljar_sys::process::{Ids, clear_groups, set_gid, set_uid};
-use belljar_sys::{Errno, Result, fd, landlock, seccomp};
+use belljar_sys::{Errno, Result, landlock, seccomp};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Resource as Kind, Rlimit as Limit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -23,12 +23,10 @@ pub(crate) fn lock_down(
     become_program(identity).at(Step::Identity)?;
     drop_capabilities().at(Step::Capabilities)?;
     forbid_new_privileges().at(Step::NoNewPrivileges)?;
-    let refuses = match &plan.landlock {
-        Some(rules) => restrict_files(rules)?,
-        None => false,
-    };
-    fd::close_all_on_exec().at(Step::Descriptors)?;
-    Ok(refuses)
+    match &plan.landlock {
+        Some(rules) => restrict_files(rules),
+        None => Ok(false),
+    }
 }
 
 /// The filter. After it nothing may need a call that programs are refused.

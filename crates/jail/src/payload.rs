@@ -64,7 +64,6 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     }
     // As the program, not as init: a directory that it may not enter is found here.
     rustix::process::chdir(&plan.program.directory).at(Step::Directory)?;
-    ready.stray_fds = stray_fds(&ends.proc);
     if let Some(lockdown) = &plan.lockdown {
         lockdown::install_filter(&lockdown.filter).at(Step::Seccomp)?;
     }

@@ -278,9 +278,7 @@ impl Payload<'_> {
         let alone = matches!(at_root[..], [top] if top.kind == "tmpfs" && top.has("ro"));
         let writable = self.writable_points();
         let rest_read_only = mounts.iter().all(|mount| {
-            mount.has("ro")
-                || writable.contains(&mount.point)
-                || mount.point.starts_with("/dev/")
+            mount.has("ro") || writable.contains(&mount.point) || mount.point.starts_with("/dev/")
         });
         let mechanism = format!("pivot_root to read-only tmpfs, {} mounts", mounts.len());
         (mechanism, alone && rest_read_only)

@@ -16,7 +16,10 @@ pub struct SpecError {
 
 impl SpecError {
     pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { field: field.into(), reason: reason.into() }
+        Self {
+            field: field.into(),
+            reason: reason.into(),
+        }
     }
 }
 
@@ -28,7 +31,12 @@ pub enum Error {
 
     /// A set-up action failed. Nothing of the program ran.
     #[error("cannot set up the sandbox: {errno} at {what} (step {}){}", step_name(*.step), hint_text(.hint))]
-    Setup { step: Step, errno: String, what: String, hint: Option<String> },
+    Setup {
+        step: Step,
+        errno: String,
+        what: String,
+        hint: Option<String>,
+    },
 
     /// A barrier was not found as planned. Nothing of the program ran.
     #[error("not released: {} could not be verified (step read_back)", unverified(.checks))]
@@ -36,11 +44,18 @@ pub enum Error {
 
     /// This host lacks something that the level needs.
     #[error("level {level} needs {missing}. hint: {hint}")]
-    Unavailable { level: super::level::Level, missing: String, hint: String },
+    Unavailable {
+        level: super::level::Level,
+        missing: String,
+        hint: String,
+    },
 
     /// Our own machinery broke.
     #[error("cannot {operation}: {source}")]
-    Backend { operation: &'static str, source: std::io::Error },
+    Backend {
+        operation: &'static str,
+        source: std::io::Error,
+    },
 
     /// The sandbox was lost while the program ran: nobody knows how it would have ended.
     #[error("the sandbox died while the program ran: {what}")]
@@ -79,10 +94,14 @@ pub fn step_name(step: Step) -> String {
 }
 
 fn hint_text(hint: &Option<String>) -> String {
-    hint.as_ref().map_or_else(String::new, |hint| format!(". hint: {hint}"))
+    hint.as_ref()
+        .map_or_else(String::new, |hint| format!(". hint: {hint}"))
 }
 
 fn unverified(checks: &[Check]) -> String {
     let names = checks.iter().filter(|check| !check.verified);
-    names.map(|check| format!("{:?} ({})", check.name, check.mechanism)).collect::<Vec<_>>().join(", ")
+    names
+        .map(|check| format!("{:?} ({})", check.name, check.mechanism))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

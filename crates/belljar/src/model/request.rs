@@ -60,11 +60,18 @@ pub struct Workspace {
 impl RunRequest {
     /// Source text in a language.
     pub fn code(language: impl Into<String>, code: impl Into<String>) -> Self {
-        Self { code: Some(code.into()), language: Some(language.into()), ..Self::default() }
+        Self {
+            code: Some(code.into()),
+            language: Some(language.into()),
+            ..Self::default()
+        }
     }
 
     /// A program and its arguments.
     pub fn command<T: Into<String>>(argv: impl IntoIterator<Item = T>) -> Self {
-        Self { command: Some(argv.into_iter().map(Into::into).collect()), ..Self::default() }
+        Self {
+            command: Some(argv.into_iter().map(Into::into).collect()),
+            ..Self::default()
+        }
     }
 }

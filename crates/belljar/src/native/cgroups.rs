@@ -46,7 +46,10 @@ pub fn find(uid: u32) -> Result<Places, String> {
     }
     let mut all = Vec::new();
     let mut missing: Vec<Controller> = NEEDED.to_vec();
-    for one in mounted.iter().filter(|one| one.version == CgroupVersion::V1) {
+    for one in mounted
+        .iter()
+        .filter(|one| one.version == CgroupVersion::V1)
+    {
         let wanted = one.controllers.clone();
         if wanted.is_empty() {
             continue;
@@ -64,14 +67,21 @@ pub fn find(uid: u32) -> Result<Places, String> {
         && let Some(two) = mounted.iter().find(|one| one.version == CgroupVersion::V2)
         && let Some(place) = v2_place(two, &missing)
     {
-        all.push(PlaceOf { version: CgroupVersion::V2, controllers: missing.clone(), place });
+        all.push(PlaceOf {
+            version: CgroupVersion::V2,
+            controllers: missing.clone(),
+            place,
+        });
         missing.clear();
     }
     if missing.is_empty() {
         return Ok(Places { all });
     }
     let names: Vec<&str> = missing.iter().map(|controller| controller.name()).collect();
-    Err(format!("no cgroup directory with {} is delegated to uid {uid}", names.join(", ")))
+    Err(format!(
+        "no cgroup directory with {} is delegated to uid {uid}",
+        names.join(", ")
+    ))
 }
 
 /// The cgroup of one run, with its limits.
@@ -80,17 +90,31 @@ pub(crate) fn plan(places: &Places, name: &str, limits: &Limits) -> Cgroup {
         version: place.version,
         controllers: place.controllers.clone(),
         place: place.place.clone(),
-        knobs: place.controllers.iter().flat_map(|one| knobs(place.version, *one, limits)).collect(),
+        knobs: place
+            .controllers
+            .iter()
+            .flat_map(|one| knobs(place.version, *one, limits))
+            .collect(),
     });
-    Cgroup { name: name.to_owned(), hierarchies: hierarchies.collect() }
+    Cgroup {
+        name: name.to_owned(),
+        hierarchies: hierarchies.collect(),
+    }
 }
 
 /// The period over which CPU time is shared out: the kernel's default.
 const PERIOD_US: u64 = 100_000;
 
 fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec<Knob> {
-    let knob = |file: &str, value: String| Knob { file: file.to_owned(), value, if_present: false };
-    let maybe = |file: &str, value: String| Knob { if_present: true, ..knob(file, value) };
+    let knob = |file: &str, value: String| Knob {
+        file: file.to_owned(),
+        value,
+        if_present: false,
+    };
+    let maybe = |file: &str, value: String| Knob {
+        if_present: true,
+        ..knob(file, value)
+    };
     // The kernel counts memory in pages and reads back whole ones.
     let memory = (limits.memory_bytes / 4096 * 4096).to_string();
     let quota = (limits.millicpus * PERIOD_US / 1000).to_string();
@@ -110,7 +134,9 @@ fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec
             knob("cpu.cfs_period_us", PERIOD_US.to_string()),
             knob("cpu.cfs_quota_us", quota),
         ],
-        (CgroupVersion::V2, Controller::Cpu) => vec![knob("cpu.max", format!("{quota} {PERIOD_US}"))],
+        (CgroupVersion::V2, Controller::Cpu) => {
+            vec![knob("cpu.max", format!("{quota} {PERIOD_US}"))]
+        }
         (_, Controller::Cpuacct) => Vec::new(),
     }
 }
@@ -118,16 +144,23 @@ fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec
 /// On v1 a directory that we may write is enough: no rule about where its processes come from.
 fn v1_directory(mounted: &Mounted, uid: u32) -> Option<PathBuf> {
     let delegated = mounted.mount.join("belljar").join(uid.to_string());
-    [mounted.own.clone(), delegated].into_iter().find(|path| writable(path))
+    [mounted.own.clone(), delegated]
+        .into_iter()
+        .find(|path| writable(path))
 }
 
 /// On v2 the directory must also be an ancestor of where we are, with the controllers handed down.
 fn v2_place(mounted: &Mounted, needed: &[Controller]) -> Option<Place> {
     let has = |directory: &Path, file: &str| {
         let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
-        needed.iter().all(|one| text.split_ascii_whitespace().any(|word| word == one.name()))
+        needed
+            .iter()
+            .all(|one| text.split_ascii_whitespace().any(|word| word == one.name()))
     };
-    let ancestors = mounted.own.ancestors().take_while(|path| path.starts_with(&mounted.mount));
+    let ancestors = mounted
+        .own
+        .ancestors()
+        .take_while(|path| path.starts_with(&mounted.mount));
     for directory in ancestors {
         let procs = directory.join("cgroup.procs");
         if writable(directory) && writable(&procs) && has(directory, "cgroup.subtree_control") {
@@ -138,8 +171,9 @@ fn v2_place(mounted: &Mounted, needed: &[Controller]) -> Option<Place> {
     let own = &mounted.own;
     let alone = own != &mounted.mount && only_us(own);
     let ours = writable(own) && writable(&own.join("cgroup.subtree_control"));
-    (alone && ours && has(own, "cgroup.controllers"))
-        .then(|| Place::Own { mount: mounted.mount.clone() })
+    (alone && ours && has(own, "cgroup.controllers")).then(|| Place::Own {
+        mount: mounted.mount.clone(),
+    })
 }
 
 fn only_us(directory: &Path) -> bool {
@@ -160,7 +194,10 @@ fn parse(mountinfo: &str, own: &str) -> Vec<Mounted> {
         .filter_map(|(_, rest)| rest.split_once(':'))
         .flat_map(|(names, path)| names.split(',').map(move |name| (name, path)))
         .collect();
-    mountinfo.lines().filter_map(|line| parse_mount(line, &paths)).collect()
+    mountinfo
+        .lines()
+        .filter_map(|line| parse_mount(line, &paths))
+        .collect()
 }
 
 fn parse_mount(line: &str, paths: &BTreeMap<&str, &str>) -> Option<Mounted> {
@@ -173,10 +210,16 @@ fn parse_mount(line: &str, paths: &BTreeMap<&str, &str>) -> Option<Mounted> {
     let (version, controllers, path) = match kind {
         "cgroup2" => (CgroupVersion::V2, Vec::new(), paths.get("")?),
         "cgroup" => {
-            let known =
-                [Controller::Memory, Controller::Pids, Controller::Cpu, Controller::Cpuacct];
-            let here: Vec<Controller> =
-                known.into_iter().filter(|one| options.contains(&one.name())).collect();
+            let known = [
+                Controller::Memory,
+                Controller::Pids,
+                Controller::Cpu,
+                Controller::Cpuacct,
+            ];
+            let here: Vec<Controller> = known
+                .into_iter()
+                .filter(|one| options.contains(&one.name()))
+                .collect();
             let path = paths.get(here.first()?.name())?;
             (CgroupVersion::V1, here, path)
         }
@@ -184,8 +227,17 @@ fn parse_mount(line: &str, paths: &BTreeMap<&str, &str>) -> Option<Mounted> {
     };
     // A mount may show only part of the hierarchy; ours is then below that part, or out of sight.
     let relative = Path::new(path).strip_prefix(root).ok()?;
-    let own = if relative.as_os_str().is_empty() { mount.clone() } else { mount.join(relative) };
-    Some(Mounted { version, mount, controllers, own })
+    let own = if relative.as_os_str().is_empty() {
+        mount.clone()
+    } else {
+        mount.join(relative)
+    };
+    Some(Mounted {
+        version,
+        mount,
+        controllers,
+        own,
+    })
 }
 
 #[cfg(test)]
@@ -204,7 +256,10 @@ mod tests {
         let own = "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n0::/user\n";
         let mounted = parse(HYBRID, own);
         assert_eq!(mounted.len(), 3);
-        assert_eq!(mounted[0].controllers, [Controller::Cpu, Controller::Cpuacct]);
+        assert_eq!(
+            mounted[0].controllers,
+            [Controller::Cpu, Controller::Cpuacct]
+        );
         assert_eq!(mounted[1].own, Path::new("/sys/fs/cgroup/memory/a/b"));
         assert_eq!(mounted[2].own, Path::new("/sys/fs/cgroup/unified/user"));
     }

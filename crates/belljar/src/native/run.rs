@@ -10,9 +10,9 @@ use std::process::Child;
 use belljar_jail::plan::{Files, Plan};
 use belljar_jail::report::{Cause, Command, Failed, Message, Report, Started, Step, Stopped};
 use belljar_jail::{KEEPER_ROLE, wire};
-use belljar_sys::{Errno, fd, spawn};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use belljar_sys::{fd, spawn};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
 
 use crate::capture::Capture;
@@ -35,7 +35,8 @@ pub(crate) struct Finished {
 /// A keeper of ours. When dropped, its socket closes and it ends everything; a thread reaps it.
 pub(crate) struct Keeper {
     child: Option<Child>,
-    control: AsyncFd<OwnedFd>,
+    /// A sequenced-packet socket; tokio has no type of that name, and readiness is all we want of it.
+    control: UnixDatagram,
 }
 
 impl Keeper {
@@ -44,7 +45,11 @@ impl Keeper {
         let (ours, theirs) = wire::control_pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let child = spawn::with_socket(launcher, &[KEEPER_ROLE], theirs)?;
-        Ok(Self { child: Some(child), control: AsyncFd::new(ours)? })
+        let control = UnixDatagram::from_std(ours.into())?;
+        Ok(Self {
+            child: Some(child),
+            control,
+        })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -55,10 +60,11 @@ impl Keeper {
     async fn next(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
         let mut bytes = vec![0; wire::MAX_MESSAGE_BYTES];
         let received = loop {
-            let mut ready = self.control.readable().await?;
-            match fd::receive(self.control.get_ref(), &mut bytes) {
-                Err(Errno::AGAIN) => ready.clear_ready(),
-                Err(Errno::CONNRESET) => return Ok(None),
+            self.control.readable().await?;
+            let read = || Ok(fd::receive(&self.control, &mut bytes)?);
+            match self.control.try_io(Interest::READABLE, read) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
                 result => break result?,
             }
         };
@@ -72,7 +78,7 @@ impl Keeper {
     fn order_end(&self, cause: Cause) {
         if let Ok(json) = serde_json::to_vec(&Command::End(cause)) {
             // A keeper that cannot be told has ended, which the next message shows.
-            fd::send(self.control.get_ref(), &json, &[]).ok();
+            fd::send(&self.control, &json, &[]).ok();
         }
     }
 
@@ -103,14 +109,20 @@ pub(crate) async fn carry_out(
     let streams = Streams::open().map_err(Error::backend("make pipes"))?;
     let placed = open_placed(&spec.placed)?;
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
-    wire::send_plan(keeper.control.get_ref(), plan, streams.theirs(), &fds)
+    wire::send_plan(&keeper.control, plan, streams.theirs(), &fds)
         .map_err(Error::backend("hand the plan to the keeper"))?;
     drop(fds);
     drop(placed);
     let (stdin, stdout, stderr) = streams.ours().map_err(Error::backend("use pipes"))?;
     let mut finished = follow(&keeper, spec, (stdin, stdout, stderr), sink).await;
     keeper.reap();
-    if let Err(Error::Setup { what, hint, step, errno }) = &mut finished {
+    if let Err(Error::Setup {
+        what,
+        hint,
+        step,
+        errno,
+    }) = &mut finished
+    {
         describe(plan, *step, what, hint, errno);
     }
     finished
@@ -146,10 +158,16 @@ async fn follow(
         }
     }
     match (started, ended) {
-        (Some(started), Some((report, workspace))) => {
-            Ok(Finished { started, report, stdout: out.capture, stderr: err.capture, workspace })
-        }
-        _ => Err(Error::Lost { what: "it ended before it was seen to start" }),
+        (Some(started), Some((report, workspace))) => Ok(Finished {
+            started,
+            report,
+            stdout: out.capture,
+            stderr: err.capture,
+            workspace,
+        }),
+        _ => Err(Error::Lost {
+            what: "it ended before it was seen to start",
+        }),
     }
 }
 
@@ -220,11 +238,19 @@ struct Streams {
 impl Streams {
     fn open() -> io::Result<Self> {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-        Ok(Self { stdin: pipe()?, stdout: pipe()?, stderr: pipe()? })
+        Ok(Self {
+            stdin: pipe()?,
+            stdout: pipe()?,
+            stderr: pipe()?,
+        })
     }
 
     fn theirs(&self) -> [BorrowedFd<'_>; 3] {
-        [self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()]
+        [
+            self.stdin.0.as_fd(),
+            self.stdout.1.as_fd(),
+            self.stderr.1.as_fd(),
+        ]
     }
 
     /// Keeps our ends and closes the others, so that the end of the program is the end of its output.
@@ -275,17 +301,26 @@ fn failure(failed: Failed) -> Error {
     }
     let Stopped { step, item, .. } = stopped;
     // The item's index travels in `what` until the plan is at hand to name it.
-    Error::Setup { step, errno: stopped.errno_name(), what: item.to_string(), hint: None }
+    Error::Setup {
+        step,
+        errno: stopped.errno_name(),
+        what: item.to_string(),
+        hint: None,
+    }
 }
 
 /// Names the thing that a step worked on, and what to do about the usual causes.
 fn describe(plan: &Plan, step: Step, what: &mut String, hint: &mut Option<String>, errno: &str) {
     let index: usize = what.parse().unwrap_or(0);
     let named = match (step, &plan.files) {
-        (Step::Sources | Step::Binds, Files::Root(root)) => {
-            root.binds.get(index).map(|bind| bind.source.display().to_string())
-        }
-        (Step::Placed, _) => plan.placed.get(index).map(|file| file.path.display().to_string()),
+        (Step::Sources | Step::Binds, Files::Root(root)) => root
+            .binds
+            .get(index)
+            .map(|bind| bind.source.display().to_string()),
+        (Step::Placed, _) => plan
+            .placed
+            .get(index)
+            .map(|file| file.path.display().to_string()),
         (Step::Directory, _) => Some(plan.program.directory.display().to_string()),
         (Step::Cgroup, _) => plan.cgroup.as_ref().map(|group| group.name.clone()),
         (Step::Scratch, Files::Host { scratch }) => Some(scratch.path().display().to_string()),
@@ -294,9 +329,10 @@ fn describe(plan: &Plan, step: Step, what: &mut String, hint: &mut Option<String
     *what = named.unwrap_or_else(|| format!("item {index}"));
     let user_namespaces = "user namespaces may be restricted here; run \"belljar doctor\"";
     *hint = match (step, errno) {
-        (Step::Clone | Step::IdMap | Step::Sources | Step::Become, "EPERM" | "EACCES" | "ENOSPC") => {
-            Some(user_namespaces.to_owned())
-        }
+        (
+            Step::Clone | Step::IdMap | Step::Sources | Step::Become,
+            "EPERM" | "EACCES" | "ENOSPC",
+        ) => Some(user_namespaces.to_owned()),
         (Step::Placed, "ENOSPC") => Some("the files do not fit: raise --disk".to_owned()),
         (Step::Placed, "EFBIG") => Some("a file is too long: raise --file-size".to_owned()),
         (Step::Clone, "EAGAIN") => Some("this user runs too many processes already".to_owned()),

@@ -41,7 +41,11 @@ pub(crate) fn sweep(host: &Host) {
 fn each_orphan(directory: &Path, remove: impl Fn(&Path)) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if name.to_str().and_then(owner).is_some_and(|(pid, start)| start_time(pid) != Some(start)) {
+        if name
+            .to_str()
+            .and_then(owner)
+            .is_some_and(|(pid, start)| start_time(pid) != Some(start))
+        {
             remove(&entry.path());
         }
     }

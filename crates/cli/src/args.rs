@@ -1,0 +1,256 @@
+//! Arguments as typed. Nothing is decided here but what a word means.
+
+use std::path::PathBuf;
+
+use belljar::{Level, units};
+use clap::{Args, Parser, Subcommand};
+
+/// Run code that AI agents write where it can do no harm, and be told the truth about it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "belljar",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
+#[command(
+    after_help = "Exit codes: the program's own; 2 bad request, 124 time limit, 125 our fault, \
+126 not executable, 127 not found, 128+n ended by signal n (137 also for memory, disk and output limits)."
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run one program in a fresh sandbox
+    Run(Box<Run>),
+    /// Run many requests in parallel, one JSON object a line
+    Batch(Batch),
+    /// Say what this host can keep, level by level, and what would enable the rest
+    Doctor(Doctor),
+    /// Print the isolation levels and what each promises
+    Levels(Format),
+    /// Print the languages and which are installed
+    Languages(Format),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  belljar run hello.py
+  belljar run -c 'print(6 * 7)'
+  echo 'echo hi' | belljar run --language bash -
+  belljar run --json --timeout 5s --memory 256m solve.py -- --fast input.txt
+  belljar run --file data.csv:data.csv --out results analyse.py
+  belljar run --workspace ./project test.py        # read-only; ./project:rw to write
+
+The program works in /workspace, sees no network and nothing of your files but what you give it.")]
+pub(crate) struct Run {
+    /// The program: a file, or - for standard input
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "code",
+        conflicts_with = "code"
+    )]
+    pub program: Option<PathBuf>,
+
+    /// The program as text; Python unless --language says otherwise
+    #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
+    pub code: Option<String>,
+
+    /// python, bash, node or another that is described; else told by extension or #! line
+    #[arg(short, long, value_name = "LANGUAGE")]
+    pub language: Option<String>,
+
+    /// Arguments for the program
+    #[arg(last = true, value_name = "ARGS")]
+    pub args: Vec<String>,
+
+    #[command(flatten)]
+    pub confine: Confine,
+
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
+    /// Give the program this file as standard input; - passes ours through
+    #[arg(long, value_name = "FILE")]
+    pub stdin: Option<PathBuf>,
+
+    /// Set an environment variable; nothing else of ours enters
+    #[arg(long = "env", value_name = "K=V")]
+    pub env: Vec<String>,
+
+    /// Copy a file in: host path, then path inside (relative to /workspace)
+    #[arg(long = "file", id = "copies", value_name = "HOST:INSIDE")]
+    pub copies: Vec<String>,
+
+    /// Show a host directory at /workspace, read-only unless :rw
+    #[arg(long, value_name = "DIR[:rw]")]
+    pub workspace: Option<String>,
+
+    /// Copy what the program leaves in /workspace to this new or empty directory
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// A label for records, as name=value
+    #[arg(long = "label", value_name = "K=V")]
+    pub labels: Vec<String>,
+
+    /// Print one Outcome as JSON instead of streaming the output
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print nothing of our own, only the program's output
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Let control sequences through to the terminal as they are
+    #[arg(long)]
+    pub raw: bool,
+
+    /// Break set-up at a step, as step or step:die; for tests
+    #[arg(long, hide = true, value_name = "STEP")]
+    pub fault: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Isolation")]
+pub(crate) struct Confine {
+    /// none, basic, standard, strict or maximum; see `belljar levels`
+    #[arg(long, default_value = "standard", value_name = "LEVEL")]
+    pub level: Level,
+
+    /// Go on without a layer: cgroup, landlock, scopes or uid_per_run; the receipt shows it
+    #[arg(long, value_name = "LAYER")]
+    pub allow_missing: Vec<String>,
+
+    /// Allow a system call that the level refuses
+    #[arg(long, value_name = "NAME")]
+    pub allow_syscall: Vec<String>,
+
+    /// Refuse a system call that the level allows
+    #[arg(long, value_name = "NAME")]
+    pub deny_syscall: Vec<String>,
+
+    /// Make a path not exist inside
+    #[arg(long, value_name = "PATH")]
+    pub block_path: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits (sizes take k, m, g; times ms, s, m)")]
+pub(crate) struct LimitArgs {
+    /// Real time [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    pub timeout: Option<u64>,
+
+    /// CPU time of all processes [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    pub cpu_time: Option<u64>,
+
+    /// Cores at once [default: 1]
+    #[arg(long, value_name = "N", value_parser = units::parse_cpus)]
+    pub cpus: Option<u64>,
+
+    /// Memory of all processes [default: 512m]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub memory: Option<u64>,
+
+    /// Processes and threads at once [default: 64]
+    #[arg(long, value_name = "N")]
+    pub pids: Option<u64>,
+
+    /// Everything written, together [default: 100m]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub disk: Option<u64>,
+
+    /// Files and directories made [default: 10000]
+    #[arg(long, value_name = "N")]
+    pub inodes: Option<u64>,
+
+    /// Open descriptors of one process [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub files: Option<u64>,
+
+    /// One file [default: 100m]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub file_size: Option<u64>,
+
+    /// Kept of each output stream, head and tail [default: 100k]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub output: Option<u64>,
+
+    /// Written to one stream before the run is ended [default: 1g]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub output_total: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each line is a request, for example:
+  {\"language\": \"python\", \"code\": \"print(1)\", \"limits\": {\"wall_ms\": 5000}}
+One result a line, in the order of the input: an Outcome, or {\"error\": …}. The exit code is 0 when
+every request has an Outcome.")]
+pub(crate) struct Batch {
+    /// Requests, one JSON object a line; - for standard input
+    pub file: PathBuf,
+
+    /// Runs at once [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<usize>,
+
+    /// CPU time that all runs together may use
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    pub budget_cpu_time: Option<u64>,
+
+    /// Real time for the whole batch
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    pub budget_time: Option<u64>,
+
+    /// No progress bar
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The exit code is 0 when level standard works here, 1 when it does not; with \
+--attack also 1 when any probe escaped."
+)]
+pub(crate) struct Doctor {
+    /// Attack each level that works here with the built-in probes and print a score table
+    #[arg(long)]
+    pub attack: bool,
+
+    /// Only these levels (with --attack)
+    #[arg(long, value_name = "LEVEL", requires = "attack")]
+    pub level: Vec<Level>,
+
+    /// As root: install what is missing, showing each file before it is written
+    #[arg(long, conflicts_with = "attack")]
+    pub fix: bool,
+
+    /// The user that --fix delegates cgroups to
+    #[arg(long, value_name = "NAME", requires = "fix")]
+    pub user: Option<String>,
+
+    /// With --fix: write without asking
+    #[arg(long, requires = "fix")]
+    pub yes: bool,
+
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Format {
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn milliseconds(text: &str) -> Result<u64, String> {
+    let time = units::parse_duration(text)?;
+    u64::try_from(time.as_millis()).map_err(|_| format!("{text} is longer than can be counted"))
+}

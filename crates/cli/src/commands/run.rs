@@ -1,0 +1,298 @@
+//! `belljar run`: one program, once.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use belljar::{
+    Config, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome, RunRequest,
+    SpecError, Workspace,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{LimitArgs, Run};
+use crate::render::{self, Live};
+
+pub(crate) async fn run(args: Run) -> u8 {
+    let (as_json, quiet) = (args.json, args.quiet);
+    match carry_out(args).await {
+        Ok(outcome) => {
+            if as_json {
+                let printed = render::json(&outcome);
+                return if printed == 0 {
+                    render::exit_code(&outcome)
+                } else {
+                    printed
+                };
+            }
+            if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
+                render::trouble(&summary, 0);
+            }
+            render::exit_code(&outcome)
+        }
+        Err(error) => {
+            if as_json {
+                render::json(&render::error_json(&error));
+            } else {
+                render::trouble(&error.to_string(), 0);
+            }
+            render::error_code(&error)
+        }
+    }
+}
+
+async fn carry_out(args: Run) -> Result<Outcome, Error> {
+    let fault = args.fault.as_deref().map(parse_fault).transpose()?;
+    let engine = Engine::open(Config {
+        fault,
+        ..Config::default()
+    })?;
+    let (out, as_json, raw, quiet) = (args.out.clone(), args.json, args.raw, args.quiet);
+    let mut run = engine.prepare(request(args)?)?;
+    if let Some(directory) = out {
+        run = run.copy_out(directory)?;
+    }
+    let mut live = Live::new(raw);
+    let mut reader_gone = false;
+    let mut sink = |stream, bytes: &[u8]| {
+        if !as_json && !reader_gone {
+            // Nobody reads (`| head`): the program may go on, but is heard no more.
+            reader_gone = live.write(stream, bytes).is_err();
+        }
+    };
+    let (outcome, copied) = tokio::select! {
+        result = run.run_with_files(&mut sink) => result?,
+        () = interrupted() => return Err(Error::Cancelled),
+    };
+    for skipped in copied
+        .iter()
+        .flat_map(|one| &one.skipped)
+        .filter(|_| !quiet)
+    {
+        render::trouble(
+            &format!("not copied out: {} ({})", skipped.path, skipped.reason),
+            0,
+        );
+    }
+    Ok(outcome)
+}
+
+/// Ctrl-C, a polite kill or a closed terminal: the sandbox is ended and we say so.
+async fn interrupted() {
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+}
+
+/// The request that the arguments ask for.
+fn request(args: Run) -> Result<RunRequest, Error> {
+    let workspace = args.workspace.as_deref().map(parse_workspace);
+    let mut request = RunRequest {
+        language: args.language.clone(),
+        env: pairs("env", &args.env)?,
+        labels: pairs("labels", &args.labels)?,
+        stdin: args.stdin.as_deref().map(read_stdin).transpose()?,
+        copies: copies(&args.copies)?,
+        level: args.confine.level,
+        limits: limits(&args.limits),
+        allow_missing: args.confine.allow_missing,
+        allow_syscalls: args.confine.allow_syscall,
+        deny_syscalls: args.confine.deny_syscall,
+        block_paths: args.confine.block_path,
+        args: args.args,
+        ..RunRequest::default()
+    };
+    match (args.code, args.program) {
+        (Some(code), _) => {
+            request.code = Some(code);
+            request.language = request.language.or(Some("python".to_owned()));
+        }
+        (None, Some(file)) if file == Path::new("-") => {
+            request.code = Some(text(
+                "code",
+                "standard input",
+                read_bounded(std::io::stdin()),
+            )?);
+            if request.language.is_none() && !starts_with_shebang(request.code.as_deref()) {
+                let reason = "must be given for code on standard input without a #! line: --language python, bash or node";
+                return Err(SpecError::new("language", reason).into());
+            }
+        }
+        (None, Some(file)) => program_file(&mut request, &file, workspace.as_ref())?,
+        (None, None) => return Err(SpecError::new("FILE", "is missing").into()),
+    }
+    request.workspace = workspace;
+    Ok(request)
+}
+
+fn starts_with_shebang(code: Option<&str>) -> bool {
+    code.is_some_and(|code| code.starts_with("#!"))
+}
+
+/// A file inside the workspace runs in place; any other is copied in.
+fn program_file(
+    request: &mut RunRequest,
+    file: &Path,
+    workspace: Option<&Workspace>,
+) -> Result<(), Error> {
+    let inside = workspace.and_then(|workspace| {
+        let top = workspace.path.canonicalize().ok()?;
+        let real = file.canonicalize().ok()?;
+        Some(real.strip_prefix(top).ok()?.to_str()?.to_owned())
+    });
+    let shown = file.display().to_string();
+    let opened = std::fs::File::open(file).and_then(|opened| {
+        if opened.metadata()?.is_dir() {
+            return Err(std::io::Error::other(
+                "is a directory; give the file to run",
+            ));
+        }
+        Ok(opened)
+    });
+    let code = text("FILE", &shown, opened.and_then(read_bounded))?;
+    if let Some(inside) = inside {
+        if request.language.is_none()
+            && starts_with_shebang(Some(&code))
+            && file.extension().is_none()
+        {
+            let engine =
+                belljar::languages::Languages::load(&Config::default().language_directories)?;
+            request.language = Some(engine.detect(Some(file), &code)?.name.clone());
+        }
+        request.entry = Some(inside);
+        return Ok(());
+    }
+    request.file_name = file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .map(ToOwned::to_owned);
+    request.code = Some(code);
+    Ok(())
+}
+
+/// Reads no more than a program may have, plus one byte, so that too long is seen without reading on.
+fn read_bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source
+        .take(MAX_CODE_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn text(field: &str, shown: &str, bytes: std::io::Result<Vec<u8>>) -> Result<String, SpecError> {
+    let bytes = bytes.map_err(|error| SpecError::new(field, format!("{shown}: {error}")))?;
+    if bytes.len() > MAX_CODE_BYTES {
+        let reason = format!(
+            "{shown} is longer than {MAX_CODE_BYTES} bytes: programs are text; pass data with --file"
+        );
+        return Err(SpecError::new(field, reason));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        SpecError::new(
+            field,
+            format!("{shown} is not UTF-8 text (byte {at}); save it as UTF-8"),
+        )
+    })
+}
+
+/// Standard input travels in the request; more than this belongs in a file.
+const MAX_STDIN_BYTES: u64 = 64 << 20;
+
+fn read_stdin(path: &Path) -> Result<String, SpecError> {
+    let wrong = |reason: String| SpecError::new("stdin", format!("{}: {reason}", path.display()));
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin()
+            .take(MAX_STDIN_BYTES + 1)
+            .read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| wrong(error.to_string()))?;
+    if bytes.len() as u64 > MAX_STDIN_BYTES {
+        return Err(wrong(format!(
+            "is longer than {MAX_STDIN_BYTES} bytes: copy it in with --file"
+        )));
+    }
+    String::from_utf8(bytes)
+        .map_err(|_| wrong("is not UTF-8 text: copy it in with --file".to_owned()))
+}
+
+fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, SpecError> {
+    given
+        .iter()
+        .map(|pair| {
+            pair.split_once('=')
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .ok_or_else(|| SpecError::new(field, format!("\"{pair}\" is not NAME=VALUE")))
+        })
+        .collect()
+}
+
+fn copies(given: &[String]) -> Result<BTreeMap<String, PathBuf>, SpecError> {
+    let mut copies = BTreeMap::new();
+    for pair in given {
+        let (host, inside) = pair.rsplit_once(':').ok_or_else(|| {
+            SpecError::new(
+                "file",
+                format!("\"{pair}\" is not HOST:INSIDE, as in data.csv:data.csv"),
+            )
+        })?;
+        if copies
+            .insert(inside.to_owned(), PathBuf::from(host))
+            .is_some()
+        {
+            return Err(SpecError::new("file", format!("names {inside} twice")));
+        }
+    }
+    Ok(copies)
+}
+
+fn parse_workspace(text: &str) -> Workspace {
+    let (path, writable) = match text.strip_suffix(":rw") {
+        Some(path) => (path, true),
+        None => (text.strip_suffix(":ro").unwrap_or(text), false),
+    };
+    Workspace {
+        path: PathBuf::from(path),
+        writable,
+    }
+}
+
+fn limits(args: &LimitArgs) -> LimitsRequest {
+    LimitsRequest {
+        wall_ms: args.timeout,
+        cpu_ms: args.cpu_time,
+        millicpus: args.cpus,
+        memory_bytes: args.memory,
+        processes: args.pids,
+        disk_bytes: args.disk,
+        inodes: args.inodes,
+        open_files: args.files,
+        file_bytes: args.file_size,
+        output_bytes: args.output,
+        output_total_bytes: args.output_total,
+    }
+}
+
+fn parse_fault(text: &str) -> Result<Fault, SpecError> {
+    let (name, kind) = match text.strip_suffix(":die") {
+        Some(name) => (name, FaultKind::Die),
+        None => (text, FaultKind::Error),
+    };
+    let step = serde_json::from_value(serde_json::Value::String(name.to_owned()))
+        .map_err(|_| SpecError::new("fault", format!("\"{name}\" is not a step")))?;
+    Ok(Fault { step, kind })
+}

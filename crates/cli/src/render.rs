@@ -1,0 +1,382 @@
+//! What the user sees: data to stdout, words to stderr, nothing that needs colour to be read.
+
+use std::io::{self, IsTerminal, Write};
+
+use belljar::{Error, Outcome, Stream, Verdict};
+use serde_json::ser::{Formatter, PrettyFormatter};
+
+/// Our own exit codes; see `belljar --help`.
+pub(crate) const BAD_REQUEST: u8 = 2;
+const TIME: u8 = 124;
+const OURS: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+const SIGNAL_BASE: i32 = 128;
+const KILLED: u8 = 137;
+
+/// The one mapping from an Outcome to an exit code.
+pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
+    let low_byte = |code: i32| code.to_le_bytes()[0];
+    match &outcome.verdict {
+        Verdict::Exited { code } => low_byte(*code),
+        Verdict::Signaled { signal } | Verdict::SyscallDenied { signal } => {
+            low_byte(SIGNAL_BASE + signal)
+        }
+        Verdict::WallTimeLimit { .. } | Verdict::CpuTimeLimit { .. } => TIME,
+        Verdict::MemoryLimit { .. } | Verdict::OutputLimit { .. } | Verdict::DiskLimit { .. } => {
+            // A program that failed by itself on a full disk keeps its own code.
+            outcome
+                .exit_code
+                .filter(|code| *code != 0)
+                .map_or(KILLED, low_byte)
+        }
+        Verdict::StartFailed { errno } if errno == "ENOENT" => NOT_FOUND,
+        Verdict::StartFailed { .. } => NOT_EXECUTABLE,
+    }
+}
+
+/// The one mapping from an Error to an exit code.
+pub(crate) fn error_code(error: &Error) -> u8 {
+    match error {
+        Error::Spec(_) => BAD_REQUEST,
+        Error::Cancelled => 130,
+        Error::Setup { .. }
+        | Error::NotVerified { .. }
+        | Error::Unavailable { .. }
+        | Error::Backend { .. }
+        | Error::Lost { .. } => OURS,
+    }
+}
+
+/// Says what is wrong, in one line, and passes the code through.
+pub(crate) fn trouble(message: &str, code: u8) -> u8 {
+    let mut err = io::stderr().lock();
+    // A closed stderr leaves nobody to tell.
+    writeln!(err, "belljar: {}", visible(message)).ok();
+    code
+}
+
+/// An error as a JSON object, for --json and batches.
+pub(crate) fn error_json(error: &Error) -> serde_json::Value {
+    let mut inner = serde_json::json!({ "kind": error.kind(), "message": error.to_string() });
+    match error {
+        Error::Spec(spec) => inner["field"] = spec.field.clone().into(),
+        Error::Setup { step, errno, .. } => {
+            inner["step"] = belljar::step_name(*step).into();
+            inner["errno"] = errno.clone().into();
+        }
+        Error::NotVerified { .. }
+        | Error::Unavailable { .. }
+        | Error::Backend { .. }
+        | Error::Lost { .. }
+        | Error::Cancelled => {}
+    }
+    serde_json::json!({ "error": inner })
+}
+
+/// Prints a value as JSON on stdout, readable, with control characters escaped.
+pub(crate) fn json(value: &impl serde::Serialize) -> u8 {
+    match pretty(value) {
+        Ok(text) => line(&text),
+        Err(error) => trouble(&format!("cannot write JSON: {error}"), OURS),
+    }
+}
+
+/// Prints a line of data.
+pub(crate) fn line(text: &str) -> u8 {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Ok(()) => 0,
+        // The reader went away (`| head`): its choice, no trouble of ours.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(error) => trouble(&format!("cannot write to stdout: {error}"), OURS),
+    }
+}
+
+fn pretty(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    let mut bytes = Vec::new();
+    let formatter = Escaping(PrettyFormatter::with_indent(b"  "));
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+    value.serialize(&mut serializer)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// One line of JSON, with control characters escaped.
+pub(crate) fn compact(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    let mut bytes = Vec::new();
+    let formatter = Escaping(serde_json::ser::CompactFormatter);
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+    value.serialize(&mut serializer)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// JSON must escape C0; a terminal also acts on DEL and the C1 controls, so those are escaped too.
+struct Escaping<F>(F);
+
+impl<F: Formatter> Formatter for Escaping<F> {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        for one in fragment.chars() {
+            if ('\u{7f}'..='\u{9f}').contains(&one) {
+                write!(writer, "\\u{:04x}", u32::from(one))?;
+            } else {
+                write!(writer, "{one}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_array(writer)
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_array(writer)
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        self.0.begin_array_value(writer, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_array_value(writer)
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object(writer)
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object(writer)
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        self.0.begin_object_key(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(writer)
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object_value(writer)
+    }
+}
+
+/// The program's output on its way to the caller's own streams.
+pub(crate) struct Live {
+    stdout: Terminal,
+    stderr: Terminal,
+}
+
+impl Live {
+    pub(crate) fn new(raw: bool) -> Self {
+        Self {
+            stdout: Terminal::new(!raw && io::stdout().is_terminal()),
+            stderr: Terminal::new(!raw && io::stderr().is_terminal()),
+        }
+    }
+
+    /// Passes bytes on. Fails when nobody reads any more.
+    pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        match stream {
+            Stream::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(&self.stdout.filter(bytes))?;
+                out.flush()
+            }
+            Stream::Stderr => io::stderr().lock().write_all(&self.stderr.filter(bytes)),
+        }
+    }
+}
+
+/// Keeps a program from talking to the caller's terminal: colours pass, everything else that starts
+/// with ESC or is a control character is shown, not obeyed (window titles, clipboard writes, answers).
+#[derive(Debug)]
+struct Terminal {
+    active: bool,
+    /// An unfinished escape sequence at the end of the last chunk.
+    pending: Vec<u8>,
+}
+
+const ESC: u8 = 0x1b;
+/// A colour sequence is short; a longer one is not a colour.
+const MAX_COLOUR: usize = 32;
+
+impl Terminal {
+    fn new(active: bool) -> Self {
+        Self {
+            active,
+            pending: Vec::new(),
+        }
+    }
+
+    fn filter(&mut self, bytes: &[u8]) -> Vec<u8> {
+        if !self.active {
+            return bytes.to_vec();
+        }
+        let input = [std::mem::take(&mut self.pending), bytes.to_vec()].concat();
+        let mut shown = Vec::with_capacity(input.len());
+        let mut rest = &input[..];
+        while let Some((first, after)) = rest.split_first() {
+            rest = after;
+            match *first {
+                ESC => match colour_length(after) {
+                    Colour::Whole(length) => {
+                        shown.push(ESC);
+                        shown.extend_from_slice(&after[..length]);
+                        rest = &after[length..];
+                    }
+                    Colour::Unfinished => {
+                        self.pending = [&[ESC], after].concat();
+                        return shown;
+                    }
+                    Colour::Other => shown.extend_from_slice(b"^["),
+                },
+                b'\n' | b'\t' | b'\r' => shown.push(*first),
+                // C1 controls in UTF-8 are 0xc2 0x80..0x9f.
+                0xc2 if after
+                    .first()
+                    .is_some_and(|next| (0x80..=0x9f).contains(next)) =>
+                {
+                    shown.extend_from_slice(b"?");
+                    rest = &after[1..];
+                }
+                0x00..=0x1f => shown.extend_from_slice(&[b'^', first + 0x40]),
+                0x7f => shown.extend_from_slice(b"^?"),
+                _ => shown.push(*first),
+            }
+        }
+        shown
+    }
+}
+
+enum Colour {
+    Whole(usize),
+    Unfinished,
+    Other,
+}
+
+/// Whether what follows an ESC is `[`, digits and semicolons, `m`.
+fn colour_length(after: &[u8]) -> Colour {
+    match after.first() {
+        None => return Colour::Unfinished,
+        Some(b'[') => {}
+        Some(_) => return Colour::Other,
+    }
+    for (index, byte) in after.iter().enumerate().skip(1).take(MAX_COLOUR) {
+        match byte {
+            b'0'..=b'9' | b';' | b':' => {}
+            b'm' => return Colour::Whole(index + 1),
+            _ => return Colour::Other,
+        }
+    }
+    if after.len() <= MAX_COLOUR {
+        Colour::Unfinished
+    } else {
+        Colour::Other
+    }
+}
+
+/// Text with control characters made visible: file names and messages may hold anything.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars()
+        .map(|one| {
+            if one.is_control() && one != '\n' {
+                '\u{fffd}'
+            } else {
+                one
+            }
+        })
+        .collect()
+}
+
+/// What went wrong with a run that did not simply exit, in one line; nothing for a plain exit.
+pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
+    let fix = outcome
+        .events
+        .first()
+        .map_or("", |event| event.fix.as_str());
+    let what = match &outcome.verdict {
+        Verdict::Exited { .. } => return dropped(outcome),
+        Verdict::Signaled { signal } => format!("ended by signal {signal}"),
+        Verdict::WallTimeLimit { limit_ms } => {
+            format!("ended at its time limit of {limit_ms} ms ({fix} raises it)")
+        }
+        Verdict::CpuTimeLimit { limit_ms } => {
+            format!("ended at its CPU time limit of {limit_ms} ms ({fix} raises it)")
+        }
+        Verdict::MemoryLimit { limit_bytes } => {
+            format!("ended at its memory limit of {limit_bytes} bytes ({fix} raises it)")
+        }
+        Verdict::OutputLimit { limit_bytes, .. } => {
+            format!("ended after {limit_bytes} bytes of output ({fix} raises it)")
+        }
+        Verdict::DiskLimit { .. } => format!("failed with its disk full ({fix} raises it)"),
+        Verdict::SyscallDenied { .. } => {
+            "ended by the system-call filter: 32-bit and x32 calls are never allowed".to_owned()
+        }
+        Verdict::StartFailed { errno } => {
+            let program = &outcome.receipt.versions.interpreter;
+            format!("could not be started: {program}: {errno}")
+        }
+    };
+    Some(format!("the program {what}"))
+}
+
+fn dropped(outcome: &Outcome) -> Option<String> {
+    let missing: Vec<String> = outcome
+        .receipt
+        .missing
+        .iter()
+        .map(|one| format!("{:?} ({})", one.name, one.stand_in))
+        .collect();
+    (!missing.is_empty()).then(|| format!("ran without {}", missing.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(chunks: &[&[u8]]) -> String {
+        let mut terminal = Terminal::new(true);
+        let shown: Vec<u8> = chunks
+            .iter()
+            .flat_map(|chunk| terminal.filter(chunk))
+            .collect();
+        String::from_utf8(shown).unwrap()
+    }
+
+    #[test]
+    fn colours_pass_and_commands_to_the_terminal_do_not() {
+        assert_eq!(
+            filtered(&[b"\x1b[1;31mred\x1b[0m\n"]),
+            "\x1b[1;31mred\x1b[0m\n"
+        );
+        assert_eq!(filtered(&[b"\x1b]52;c;aGk=\x07"]), "^[]52;c;aGk=^G");
+        assert_eq!(filtered(&[b"\x1b[2J\x1b[6n"]), "^[[2J^[[6n");
+        assert_eq!(filtered(&["\u{9b}2J".as_bytes()]), "?2J");
+    }
+
+    #[test]
+    fn a_sequence_split_between_chunks_is_still_seen() {
+        assert_eq!(filtered(&[b"a\x1b", b"[3", b"1mb"]), "a\x1b[31mb");
+        assert_eq!(filtered(&[b"a\x1b", b"]0;x\x07"]), "a^[]0;x^G");
+    }
+
+    #[test]
+    fn json_escapes_what_terminals_obey() {
+        let text = compact(&"\u{1b}[2J\u{9b}2J\u{7f}").unwrap();
+        assert_eq!(text, r#""\u001b[2J\u009b2J\u007f""#);
+    }
+}
