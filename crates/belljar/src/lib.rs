@@ -26,6 +26,7 @@
 //! ```
 
 pub mod attack;
+mod batch;
 mod capture;
 mod engine;
 pub mod languages;
@@ -34,6 +35,7 @@ mod native;
 mod output_files;
 pub mod seccomp;
 
+pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};
 pub use belljar_jail::plan::{Fault, FaultKind};
 pub use belljar_jail::report::Step;

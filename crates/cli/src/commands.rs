@@ -4,6 +4,8 @@ mod batch;
 mod catalogue;
 mod run;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::args::{Arguments, Command};
 
 /// Carries out a command; the answer is the exit code.
@@ -14,5 +16,22 @@ pub(crate) async fn dispatch(arguments: Arguments) -> u8 {
         Command::Doctor(_) => 125,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),
+    }
+}
+
+/// Ctrl-C, a polite kill or a closed terminal: the sandbox is ended and we say so.
+pub(crate) async fn interrupted() {
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
     }
 }

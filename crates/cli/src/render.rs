@@ -44,6 +44,7 @@ pub(crate) fn error_code(error: &Error) -> u8 {
         | Error::NotVerified { .. }
         | Error::Unavailable { .. }
         | Error::Backend { .. }
+        | Error::Budget { .. }
         | Error::Lost { .. } => OURS,
     }
 }
@@ -69,6 +70,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Unavailable { .. }
         | Error::Backend { .. }
         | Error::Lost { .. }
+        | Error::Budget { .. }
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })

@@ -53,7 +53,7 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     let (proc, disk) = match &plan.files {
         Files::Root(layout) => {
             let built = build_root(plan, layout, &ends.placed)?;
-            (built.proc, Some(built.workspace))
+            (built.proc, Some(built.disk))
         }
         Files::Host { .. } => {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use belljar_sys::process::{Wait, reap_any};
+use belljar_sys::Errno;
 use rustix::process::{Pid, RawPid, Signal};
 
 /// Rounds of look-and-kill. A tree that survives so many is reported as lost, never waited for.
@@ -14,14 +15,15 @@ const MAX_ROUNDS: usize = 10_000;
 /// Kills and reaps every descendant of this process. Says whether none is left.
 pub(crate) fn end_descendants() -> bool {
     for _ in 0..MAX_ROUNDS {
+        // Who has no child has no descendant: every orphan would have become one.
+        while let Ok(Some(_)) = reap_any(Wait::Look) {}
+        if reap_any(Wait::Look).is_err_and(|errno| errno == Errno::CHILD) {
+            return true;
+        }
         let alive = descendants();
         for pid in &alive {
             // One that ended by itself in between is what we wanted.
             rustix::process::kill_process(*pid, Signal::KILL).ok();
-        }
-        while let Ok(Some(_)) = reap_any(Wait::Look) {}
-        if alive.is_empty() {
-            return true;
         }
         crate::keeper::pause(1);
     }

@@ -61,6 +61,10 @@ pub enum Error {
     #[error("the sandbox died while the program ran: {what}")]
     Lost { what: &'static str },
 
+    /// The batch's budget was used up before this request could be run, or while it ran.
+    #[error("the batch's {what} is used up")]
+    Budget { what: &'static str },
+
     /// The run was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -80,6 +84,7 @@ impl Error {
             Self::Unavailable { .. } => "unavailable",
             Self::Backend { .. } => "backend",
             Self::Lost { .. } => "lost",
+            Self::Budget { .. } => "budget",
             Self::Cancelled => "cancelled",
         }
     }

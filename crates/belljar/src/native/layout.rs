@@ -87,8 +87,8 @@ const MASKED: [&str; 31] = [
 /// Entries that one blocked path may split a directory into.
 const MAX_SPLIT: usize = 4096;
 
-/// A file at the root that Landlock must hide: how the payload sees that it is in force.
-pub(crate) const WITNESS: &str = "/.belljar";
+/// A file in our own corner of the root that Landlock must hide: how the payload sees that it is in force.
+pub(crate) const WITNESS: &str = "/.belljar/witness";
 
 /// The writable places; all of them parts of one bounded disk.
 pub(crate) const WRITABLE: [(&str, &str); 4] = [

@@ -8,7 +8,6 @@ use belljar::{
     Config, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome, RunRequest,
     SpecError, Workspace,
 };
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{LimitArgs, Run};
 use crate::render::{self, Live};
@@ -62,7 +61,7 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
     };
     let (outcome, copied) = tokio::select! {
         result = run.run_with_files(&mut sink) => result?,
-        () = interrupted() => return Err(Error::Cancelled),
+        () = super::interrupted() => return Err(Error::Cancelled),
     };
     for skipped in copied
         .iter()
@@ -75,23 +74,6 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
         );
     }
     Ok(outcome)
-}
-
-/// Ctrl-C, a polite kill or a closed terminal: the sandbox is ended and we say so.
-async fn interrupted() {
-    let kinds = [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-    ];
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hangup.recv() => {}
-    }
 }
 
 /// The request that the arguments ask for.
