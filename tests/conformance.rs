@@ -1,10 +1,21 @@
-//! The suite conformance.
+//! What every run keeps, at every level that can: streams, verdicts, ends, receipts, files.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed, and says where"
+)]
 
-use belljar_tests::Sandbox;
-
-#[test]
-fn a_program_runs_and_says_so() {
-    let outcome = Sandbox::standard().run_python("print(6 * 7)");
-    assert!(outcome.ok(), "{outcome:?}");
-    assert_eq!(outcome.stdout, "42\n");
-}
+#[path = "conformance/ending.rs"]
+mod ending;
+#[path = "conformance/files.rs"]
+mod files;
+#[path = "conformance/limits.rs"]
+mod limits;
+#[path = "conformance/policy.rs"]
+mod policy;
+#[path = "conformance/receipt.rs"]
+mod receipt;
+#[path = "conformance/streams.rs"]
+mod streams;
+#[path = "conformance/verdicts.rs"]
+mod verdicts;
