@@ -48,7 +48,7 @@ pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
 }
 
 fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result<(), Stopped> {
-    die_with_keeper().at(Step::Clone)?;
+    hide_and_follow_keeper(plan).at(Step::Clone)?;
     await_go(&ends.commands).at(Step::IdMap)?;
     let (proc, disk) = match &plan.files {
         Files::Root(layout) => {
@@ -103,10 +103,16 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
 }
 
-/// Nobody reads init's memory or descriptors, and it never outlives the keeper.
-fn die_with_keeper() -> Result<()> {
+/// Nobody reads init's memory or descriptors, and the sandbox never outlives the keeper.
+///
+/// As process 1, init takes everything along when it dies. Without a pid namespace it must live to end the
+/// tree: it then hears of the keeper's death by the end of `commands`.
+fn hide_and_follow_keeper(plan: &Plan) -> Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+    match plan.files {
+        Files::Root(_) => rustix::process::set_parent_process_death_signal(Some(Signal::KILL)),
+        Files::Host { .. } => Ok(()),
+    }
 }
 
 fn await_go(commands: &OwnedFd) -> Result<()> {
@@ -129,7 +135,7 @@ fn build_root(
         set_uid(inside, Ids::KeepSaved).at(Step::Become)?;
     }
     // Changing ids made the kernel forget both.
-    die_with_keeper().at(Step::Become)?;
+    hide_and_follow_keeper(plan).at(Step::Become)?;
     rustix::system::sethostname(layout.hostname.as_bytes()).at(Step::Hostname)?;
     net::loopback_up().at(Step::Loopback)?;
     root::build(layout, &sources, |top| {
@@ -213,7 +219,7 @@ fn lock_init_down(plan: &Plan) -> Result<()> {
     if let Identity::Mapped { inside, .. } = plan.identity {
         set_gid(inside, Ids::All)?;
         set_uid(inside, Ids::All)?;
-        die_with_keeper()?;
+        hide_and_follow_keeper(plan)?;
         lockdown::drop_capabilities()?;
         lockdown::forbid_new_privileges()?;
     }

@@ -128,7 +128,8 @@ pub(crate) fn build(
     }
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
     let proc = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
-    disk.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
+    disk.attach(root.as_fd(), &plan.writable)
+        .at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
         if bind.kind == BindKind::WritableDirectory {
@@ -138,7 +139,10 @@ pub(crate) fn build(
     place_files(root.as_fd())?;
     set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This).at(Step::Pivot)?;
     pivot(root.as_fd()).at(Step::Pivot)?;
-    Ok(Built { proc, disk: disk.top })
+    Ok(Built {
+        proc,
+        disk: disk.top,
+    })
 }
 
 /// Puts a fresh tmpfs over the stage and opens it.
@@ -252,7 +256,11 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => COVERS[1],
             Ok(_) => COVERS[0],
         };
-        attach(clone_of(root, cover)?.as_fd(), proc.as_fd(), Path::new(name))?;
+        attach(
+            clone_of(root, cover)?.as_fd(),
+            proc.as_fd(),
+            Path::new(name),
+        )?;
     }
     Ok(proc)
 }
@@ -283,7 +291,11 @@ impl Disk {
     /// the stage, where the root will cover it and the pivot take it away: no unmount of its own.
     fn make(plan: &Writable) -> Result<Self> {
         let (bytes, inodes) = (plan.bytes.to_string(), plan.inodes.to_string());
-        let options = [("size", bytes.as_str()), ("nr_inodes", inodes.as_str()), ("mode", "0755")];
+        let options = [
+            ("size", bytes.as_str()),
+            ("nr_inodes", inodes.as_str()),
+            ("mode", "0755"),
+        ];
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let disk = new_mount("tmpfs", &options, flags)?;
         attach(disk.as_fd(), CWD, Path::new(STAGE))?;

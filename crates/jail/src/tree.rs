@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use belljar_sys::process::{Wait, reap_any};
 use belljar_sys::Errno;
+use belljar_sys::process::{Wait, reap_any};
 use rustix::process::{Pid, RawPid, Signal};
 
 /// Rounds of look-and-kill. A tree that survives so many is reported as lost, never waited for.

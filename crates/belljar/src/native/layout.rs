@@ -22,7 +22,7 @@ const SYSTEM: [&str; 7] = [
 ];
 
 /// The parts of /etc that programs need and that tell nothing about the host's people.
-const ETC: [&str; 15] = [
+const ETC: [&str; 16] = [
     "/etc/alternatives",
     "/etc/ca-certificates.conf",
     "/etc/debian_version",
@@ -37,6 +37,7 @@ const ETC: [&str; 15] = [
     "/etc/protocols",
     "/etc/services",
     "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
     "/etc/timezone",
 ];
 
