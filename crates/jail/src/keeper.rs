@@ -202,13 +202,19 @@ impl Keeper {
             if fds[0].revents().contains(PollFlags::IN) {
                 let mut bytes = [0; Note::BYTES];
                 let received = fd::receive(&self.notes, &mut bytes).at(Step::Clone)?;
+                if received.length == 0 {
+                    // All ends are closed: whoever set up died without a word.
+                    return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
+                }
                 let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
                 match Note::from_bytes(&bytes[..received.length]) {
                     Some(Note::Ready(ready)) => return Ok((ready, sender.cast_unsigned())),
                     Some(Note::Stopped(stopped)) => return Err(stopped.into()),
-                    Some(Note::Ended(_)) | None => {
-                        return Err(Stopped::new(Step::Clone, Errno::PROTO).into());
+                    // The payload died before it was the program.
+                    Some(Note::Ended(_)) => {
+                        return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
                     }
+                    None => return Err(Stopped::new(Step::Clone, Errno::PROTO).into()),
                 }
             }
             let why = if !fds[1].revents().is_empty() {
