@@ -239,7 +239,7 @@ impl Run<'_> {
             output: [finished.stdout.total_bytes(), finished.stderr.total_bytes()],
         };
         let judged = native::judge(&facts).ok_or(Error::Lost {
-            what: "its init is gone",
+            what: "its init died while the program ran",
         })?;
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);

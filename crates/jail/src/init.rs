@@ -48,16 +48,19 @@ pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
 }
 
 fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result<(), Stopped> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).at(Step::Clone)?;
     // Until then we are dumpable: the files through which our ids are mapped would be root's else.
     await_go(&ends.commands).at(Step::IdMap)?;
-    die_with_keeper().at(Step::IdMap)?;
     let (proc, disk) = match &plan.files {
         Files::Root(layout) => {
+            die_with_keeper().at(Step::IdMap)?;
             let built = build_root(plan, layout, &ends.placed)?;
             (built.proc, Some(built.workspace))
         }
         Files::Host { .. } => {
+            // No signal at the keeper's death: nobody but us could end the tree then, so we live to
+            // see the closed socket and do it.
+            rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+                .at(Step::Become)?;
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .at(Step::Become)?;
             place_all(plan, &ends.placed, rustix::fs::CWD, &plan.identity)?;
@@ -105,7 +108,7 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
 }
 
-/// Nobody reads init's memory or descriptors, and it never outlives the keeper.
+/// Nobody reads init's memory or descriptors, and its namespace never outlives the keeper.
 fn die_with_keeper() -> Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
