@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::Fault;
 
+use crate::attack;
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
@@ -24,7 +25,11 @@ use crate::output_files::{self, CopiedOut, Known};
 pub fn enter_role() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     let role = args.next()?;
-    (role == belljar_jail::KEEPER_ROLE).then(|| ExitCode::from(belljar_jail::keeper::main()))
+    if role == belljar_jail::KEEPER_ROLE {
+        return Some(ExitCode::from(belljar_jail::keeper::main()));
+    }
+    let rest = || args.collect::<Vec<_>>();
+    (role == attack::ROLE).then(|| ExitCode::from(attack::main_inside(&rest())))
 }
 
 /// How an engine is set up.
@@ -78,6 +83,10 @@ impl Engine {
 
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    pub(crate) fn launcher(&self) -> &std::path::Path {
+        &self.config.launcher
     }
 
     pub fn languages(&self) -> &Languages {
@@ -230,7 +239,7 @@ impl Run<'_> {
             output: [finished.stdout.total_bytes(), finished.stderr.total_bytes()],
         };
         let judged = native::judge(&facts).ok_or(Error::Lost {
-            what: "its init is gone",
+            what: "its init died while the program ran",
         })?;
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);

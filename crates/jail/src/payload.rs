@@ -54,11 +54,11 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
         fd::place_at(stream, number).at(Step::Descriptors)?;
     }
     fd::close_all_on_exec().at(Step::Descriptors)?;
-    // Looked at now: Landlock may close /proc to us.
+    // Before the lockdown, which may close /proc to us; what is opened after this closes on exec.
     let mut ready = Ready {
         namespaces: own_namespaces(&ends.proc),
         stray_fds: stray_fds(&ends.proc),
-        landlock_refuses: false,
+        ..Ready::default()
     };
     if let Some(lockdown) = &plan.lockdown {
         ready.landlock_refuses = lockdown::lock_down(lockdown, &plan.identity)?;

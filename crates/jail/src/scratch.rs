@@ -75,7 +75,7 @@ impl Drop for Made {
 ///
 /// A directory's subdirectories are moved up beside it before it is removed, so the walk is never
 /// deeper than one, whatever the program nested.
-pub(crate) fn remove(parent: impl AsFd, name: &str) -> Result<()> {
+pub fn remove(parent: impl AsFd, name: &str) -> Result<()> {
     let top = open_for_removal(&parent, name)?;
     let mut moved = 0u64;
     loop {

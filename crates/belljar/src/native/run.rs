@@ -116,6 +116,9 @@ pub(crate) async fn carry_out(
     let (stdin, stdout, stderr) = streams.ours().map_err(Error::backend("use pipes"))?;
     let mut finished = follow(&keeper, spec, (stdin, stdout, stderr), sink).await;
     keeper.reap();
+    if matches!(finished, Err(Error::Lost { .. })) {
+        super::sweep::remove_run(plan);
+    }
     if let Err(Error::Setup {
         what,
         hint,
@@ -149,7 +152,10 @@ async fn follow(
                     Some((Message::Started(one), _)) => started = Some(one),
                     Some((Message::Ended(report), workspace)) => ended = Some((report, workspace)),
                     Some((Message::Failed(failed), _)) => return Err(failure(failed)),
-                    None => return Err(Error::Lost { what: "its keeper is gone" }),
+                    None if started.is_none() => {
+                        return Err(Error::Lost { what: "its keeper died before the program was released" });
+                    }
+                    None => return Err(Error::Lost { what: "its keeper died, and the program with it" }),
                 }
             }
             read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, sink, keeper),
@@ -335,6 +341,10 @@ fn describe(plan: &Plan, step: Step, what: &mut String, hint: &mut Option<String
         ) => Some(user_namespaces.to_owned()),
         (Step::Placed, "ENOSPC") => Some("the files do not fit: raise --disk".to_owned()),
         (Step::Placed, "EFBIG") => Some("a file is too long: raise --file-size".to_owned()),
+        (Step::Clone, "ECHILD") => Some(
+            "a process of the sandbox was killed while it was set up; is the host out of memory?"
+                .to_owned(),
+        ),
         (Step::Clone, "EAGAIN") => Some("this user runs too many processes already".to_owned()),
         (Step::Proc, "EPERM") => Some(
             "the host's /proc is partly covered, as in a container; start that container with an \
