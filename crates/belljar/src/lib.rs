@@ -28,6 +28,7 @@
 pub mod attack;
 mod batch;
 mod capture;
+pub mod doctor;
 mod engine;
 pub mod languages;
 mod model;

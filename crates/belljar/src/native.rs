@@ -16,6 +16,7 @@ mod verdict;
 use belljar_jail::plan::Fault;
 use belljar_jail::report::{End, Report};
 
+pub(crate) use identity::subordinate_ranges;
 pub(crate) use sweep::sweep;
 pub(crate) use verdict::{Facts, judge, usage};
 
