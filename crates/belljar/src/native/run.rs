@@ -82,8 +82,11 @@ impl Keeper {
         }
     }
 
-    /// Waits for its exit, so that nothing is left when the Outcome is told.
-    fn reap(mut self) {
+    /// Ends it if it is still at it and waits for its exit, so that nothing is left when the Outcome
+    /// is told.
+    pub(crate) fn reap(mut self) {
+        // To the keeper a closed socket means the end. One that has exited does not mind.
+        rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ok();
         if let Some(mut child) = self.child.take() {
             child.wait().ok();
         }
@@ -106,15 +109,7 @@ pub(crate) async fn carry_out(
     spec: &Spec,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
 ) -> Result<Finished, Error> {
-    let streams = Streams::open().map_err(Error::backend("make pipes"))?;
-    let placed = open_placed(&spec.placed)?;
-    let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
-    wire::send_plan(&keeper.control, plan, streams.theirs(), &fds)
-        .map_err(Error::backend("hand the plan to the keeper"))?;
-    drop(fds);
-    drop(placed);
-    let (stdin, stdout, stderr) = streams.ours().map_err(Error::backend("use pipes"))?;
-    let mut finished = follow(&keeper, spec, (stdin, stdout, stderr), sink).await;
+    let mut finished = hand_over(&keeper, plan, spec, sink).await;
     keeper.reap();
     if matches!(finished, Err(Error::Lost { .. })) {
         super::sweep::remove_run(plan);
@@ -129,6 +124,23 @@ pub(crate) async fn carry_out(
         describe(plan, *step, what, hint, errno);
     }
     finished
+}
+
+async fn hand_over(
+    keeper: &Keeper,
+    plan: &Plan,
+    spec: &Spec,
+    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+) -> Result<Finished, Error> {
+    let streams = Streams::open().map_err(Error::backend("make pipes"))?;
+    let placed = open_placed(&spec.placed)?;
+    let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
+    wire::send_plan(&keeper.control, plan, streams.theirs(), &fds)
+        .map_err(Error::backend("hand the plan to the keeper"))?;
+    drop(fds);
+    drop(placed);
+    let ours = streams.ours().map_err(Error::backend("use pipes"))?;
+    follow(keeper, spec, ours, sink).await
 }
 
 /// Reads both streams and the keeper's messages until the end.
@@ -289,15 +301,24 @@ fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
     files
         .iter()
         .map(|file| {
-            open(file).map_err(|error| {
-                let name = match &file.source {
-                    Source::Host(path) => path.display().to_string(),
-                    Source::Given(_) => file.path.display().to_string(),
-                };
-                SpecError::new("files", format!("{name}: {error}")).into()
+            open(file).map_err(|error| match &file.source {
+                Source::Host(path) if !is_shortage(&error) => {
+                    SpecError::new("files", format!("{}: {error}", path.display())).into()
+                }
+                Source::Host(_) | Source::Given(_) => {
+                    Error::backend("hold a file to copy in")(error)
+                }
             })
         })
         .collect()
+}
+
+/// We have run out of something: nothing that the caller could change in its request.
+fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
+    ours.iter()
+        .any(|one| error.raw_os_error() == Some(one.raw_os_error()))
 }
 
 fn failure(failed: Failed) -> Error {
