@@ -5,6 +5,7 @@
 
 pub mod cgroups;
 pub(crate) mod host;
+mod failure;
 mod identity;
 mod layout;
 mod plan;
