@@ -29,6 +29,8 @@ use crate::{init, readback, scratch, tree};
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long init may take to end everything before it is killed itself.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
+/// How long an init that has reported may take to exit by itself.
+const INIT_EXIT: Duration = Duration::from_millis(50);
 /// CPU time is looked at no more often than this.
 const CPU_LOOK: Duration = Duration::from_millis(5);
 
@@ -358,6 +360,8 @@ impl Keeper {
             kill(self.init_fd.as_fd()).ok();
             while let Ok(Some(_)) = reap_any(Wait::Block) {}
         } else {
+            // One that has reported is on its way out: a moment's wait spares a walk through /proc.
+            wait(&mut [PollFd::new(&self.init_fd, PollFlags::IN)], INIT_EXIT).ok();
             tree::end_descendants();
         }
         self.reaped = true;

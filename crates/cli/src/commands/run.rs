@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use belljar::{
-    Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome, RunRequest,
-    SpecError, Workspace,
+    Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome,
+    RunRequest, SpecError, Workspace,
 };
 
 use crate::args::{LimitArgs, Run};
