@@ -120,7 +120,7 @@ fn layers(spec: &Spec, host: &Host) -> Result<(Vec<Layer>, Vec<Missing>), Error>
         );
         let_go(
             Layer::CgroupCpu,
-            "none: the run may use every core; RLIMIT_CPU bounds each process",
+            "none: the run may use every core; the keeper counts the time of its processes",
         );
     }
     let abi = host.landlock_abi.unwrap_or(0);
@@ -388,8 +388,9 @@ fn rlimits(inputs: &Inputs<'_>, expect: &[Layer]) -> Vec<Rlimit> {
     let limits = &inputs.spec.limits;
     let limit = |resource, value| Rlimit { resource, value };
     let grouped = expect.contains(&Layer::CgroupMemory);
-    // Where a cgroup counts the whole run, the per-process limit only backs it up.
-    let cpu_seconds = limits.cpu_ms.div_ceil(1000) + u64::from(grouped);
+    // The keeper counts the time of all processes. This one only backs it up, and well above: it counts
+    // clock ticks, which on a busy host run ahead of the time that was really used.
+    let cpu_seconds = 2 * limits.cpu_ms.div_ceil(1000) + 1;
     let mut all = vec![
         limit(Resource::Core, 0),
         limit(Resource::CpuSeconds, cpu_seconds),
