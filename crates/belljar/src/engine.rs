@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::Fault;
 
+use crate::attack;
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
@@ -14,6 +15,7 @@ use crate::model::outcome::{Outcome, Stream};
 use crate::model::receipt::{Receipt, Versions};
 use crate::model::request::RunRequest;
 use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
+use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
 use crate::native::run::{Finished, Keeper};
 use crate::native::{self, Prepared};
@@ -24,7 +26,11 @@ use crate::output_files::{self, CopiedOut, Known};
 pub fn enter_role() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     let role = args.next()?;
-    (role == belljar_jail::KEEPER_ROLE).then(|| ExitCode::from(belljar_jail::keeper::main()))
+    if role == belljar_jail::KEEPER_ROLE {
+        return Some(ExitCode::from(belljar_jail::keeper::main()));
+    }
+    let rest = || args.collect::<Vec<_>>();
+    (role == attack::ROLE).then(|| ExitCode::from(attack::main_inside(&rest())))
 }
 
 /// How an engine is set up.
@@ -78,6 +84,10 @@ impl Engine {
 
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    pub(crate) fn launcher(&self) -> &std::path::Path {
+        &self.config.launcher
     }
 
     pub fn languages(&self) -> &Languages {
@@ -180,17 +190,25 @@ impl Run<'_> {
         let id = new_id()?;
         let keeper = Keeper::start(&self.engine.config.launcher)
             .map_err(Error::backend("start a keeper"))?;
+        let cgroups = self.cgroups(&id, keeper.id()).await;
         let prepared = Prepared {
             id: &id,
             spec: &self.spec,
             host: &self.engine.host,
+            cgroups: &cgroups,
             language: self.language,
             interpreter: self.interpreter.as_ref(),
             keeper: keeper.id(),
             keep_workspace: self.out.is_some(),
             fault: self.engine.config.fault,
         };
-        let (planned, _claim) = prepared.plan()?;
+        let (planned, _claim) = match prepared.plan() {
+            Ok(planned) => planned,
+            Err(error) => {
+                keeper.reap();
+                return Err(error);
+            }
+        };
         let mut finished = native::run::carry_out(keeper, &planned.plan, &self.spec, sink).await?;
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
@@ -212,6 +230,21 @@ impl Run<'_> {
         Ok((outcome, copied))
     }
 
+    /// The place of this run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
+    async fn cgroups(&self, id: &str, keeper: u32) -> Result<Places, String> {
+        let host = &self.engine.host;
+        if !self.spec.level.has_namespaces() {
+            return Err(format!("level {} has no cgroup", self.spec.level));
+        }
+        if !matches!(host.cgroups, Cgroups::Scope { .. }) {
+            return host.cgroups.provide(host.uid, id, keeper);
+        }
+        let (cgroups, uid, id) = (host.cgroups.clone(), host.uid, id.to_owned());
+        tokio::task::spawn_blocking(move || cgroups.provide(uid, &id, keeper))
+            .await
+            .unwrap_or_else(|error| Err(format!("asking for a scope broke: {error}")))
+    }
+
     fn versions(&self, program: &std::path::Path) -> Versions {
         Versions {
             belljar: env!("CARGO_PKG_VERSION").to_owned(),
@@ -230,7 +263,7 @@ impl Run<'_> {
             output: [finished.stdout.total_bytes(), finished.stderr.total_bytes()],
         };
         let judged = native::judge(&facts).ok_or(Error::Lost {
-            what: "its init is gone",
+            what: "its init died while the program ran",
         })?;
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);

@@ -28,6 +28,7 @@
 pub mod attack;
 mod batch;
 mod capture;
+pub mod doctor;
 mod engine;
 pub mod languages;
 mod model;
@@ -47,9 +48,10 @@ pub use model::outcome::{
     Captured, DiskLimit, Event, EventKind, Evidence, FaultDomain, Outcome, Stream, Verdict,
 };
 pub use model::receipt::{Missing, Receipt, Versions};
-pub use model::request::{RunRequest, Workspace};
+pub use model::request::{Data, RunRequest, Workspace};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;
 pub use native::host::Host;
+pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};

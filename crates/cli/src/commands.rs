@@ -2,6 +2,7 @@
 
 mod batch;
 mod catalogue;
+mod doctor;
 mod run;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,7 +14,7 @@ pub(crate) async fn dispatch(arguments: Arguments) -> u8 {
     match arguments.command {
         Command::Run(run) => run::run(*run).await,
         Command::Batch(batch) => batch::batch(batch).await,
-        Command::Doctor(_) => 125,
+        Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),
     }

@@ -48,14 +48,19 @@ pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
 }
 
 fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result<(), Stopped> {
-    hide_and_follow_keeper(plan).at(Step::Clone)?;
+    // Until then we are dumpable: the files through which our ids are mapped would be root's else.
     await_go(&ends.commands).at(Step::IdMap)?;
     let (proc, disk) = match &plan.files {
         Files::Root(layout) => {
+            die_with_keeper().at(Step::IdMap)?;
             let built = build_root(plan, layout, &ends.placed)?;
             (built.proc, Some(built.disk))
         }
         Files::Host { .. } => {
+            // No signal at the keeper's death: nobody but us could end the tree then, so we live to
+            // see the closed socket and do it.
+            rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+                .at(Step::Become)?;
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .at(Step::Become)?;
             place_all(plan, &ends.placed, rustix::fs::CWD, &plan.identity)?;
@@ -72,15 +77,20 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
         cgroup_doors,
     } = ends;
     drop(placed);
+    let (locked, init_locked) = crate::wire::control_pair().at(Step::Fork)?;
     let mut inner = payload::Ends {
         notes,
         gate,
         stdio,
         cgroup_doors,
         proc,
+        init_locked,
     };
     let child = match clone(single, 0).at(Step::Fork)? {
-        Cloned::Child => payload::run(plan, &inner),
+        Cloned::Child => {
+            drop(locked);
+            payload::run(plan, &inner)
+        }
         Cloned::Parent { child, .. } => child,
     };
     let notes = inner
@@ -99,20 +109,17 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     }
     drop(inner); // the program's streams, the cgroup's doors, the gate: none of them is init's
     lock_init_down(plan).at(Step::InitLockdown)?;
+    // Only now may the payload show itself: no hostile code runs beside an init with privileges.
+    rustix::io::write(&locked, b"g").at(Step::InitLockdown)?;
+    drop(locked);
     let ended = supervise(child, &commands, &signals).at(Step::Fork)?;
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
 }
 
-/// Nobody reads init's memory or descriptors, and the sandbox never outlives the keeper.
-///
-/// As process 1, init takes everything along when it dies. Without a pid namespace it must live to end the
-/// tree: it then hears of the keeper's death by the end of `commands`.
-fn hide_and_follow_keeper(plan: &Plan) -> Result<()> {
+/// Nobody reads init's memory or descriptors, and its namespace never outlives the keeper.
+fn die_with_keeper() -> Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    match plan.files {
-        Files::Root(_) => rustix::process::set_parent_process_death_signal(Some(Signal::KILL)),
-        Files::Host { .. } => Ok(()),
-    }
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
 }
 
 fn await_go(commands: &OwnedFd) -> Result<()> {
@@ -135,7 +142,7 @@ fn build_root(
         set_uid(inside, Ids::KeepSaved).at(Step::Become)?;
     }
     // Changing ids made the kernel forget both.
-    hide_and_follow_keeper(plan).at(Step::Become)?;
+    die_with_keeper().at(Step::Become)?;
     rustix::system::sethostname(layout.hostname.as_bytes()).at(Step::Hostname)?;
     net::loopback_up().at(Step::Loopback)?;
     root::build(layout, &sources, |top| {
@@ -219,7 +226,7 @@ fn lock_init_down(plan: &Plan) -> Result<()> {
     if let Identity::Mapped { inside, .. } = plan.identity {
         set_gid(inside, Ids::All)?;
         set_uid(inside, Ids::All)?;
-        hide_and_follow_keeper(plan)?;
+        die_with_keeper()?;
         lockdown::drop_capabilities()?;
         lockdown::forbid_new_privileges()?;
     }

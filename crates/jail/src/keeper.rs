@@ -13,7 +13,7 @@ use belljar_sys::process::{
 use belljar_sys::{Errno, Result, fd, spawn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::FileType;
-use rustix::process::{DumpableBehavior, Pid};
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group, errno};
@@ -53,7 +53,7 @@ fn start() -> Result<OwnedFd> {
     let control = fd::take_stdin()?;
     // A session of our own: Ctrl-C in the caller's terminal is the caller's to handle.
     rustix::process::setsid()?;
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::chdir("/")?;
     Ok(control)
 }
@@ -152,6 +152,8 @@ impl Keeper {
             cgroup_doors: doors,
         };
         let namespaces = prepare_identity(&plan).at(Step::Clone)?;
+        // The copy starts as we are, and only a dumpable process lets its own user map its ids.
+        set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Clone)?;
         let (init, init_fd) = match clone(&single, namespaces).at(Step::Clone)? {
             Cloned::Child => {
                 // The keeper's ends are not init's. Nothing else is dropped: init never returns.
@@ -160,6 +162,7 @@ impl Keeper {
             }
             Cloned::Parent { child, pidfd } => (child, pidfd),
         };
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).at(Step::Clone)?;
         let keeper = Self {
             plan,
             group,
@@ -201,13 +204,19 @@ impl Keeper {
             if fds[0].revents().contains(PollFlags::IN) {
                 let mut bytes = [0; Note::BYTES];
                 let received = fd::receive(&self.notes, &mut bytes).at(Step::Clone)?;
+                if received.length == 0 {
+                    // All ends are closed: whoever set up died without a word.
+                    return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
+                }
                 let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
                 match Note::from_bytes(&bytes[..received.length]) {
                     Some(Note::Ready(ready)) => return Ok((ready, sender.cast_unsigned())),
                     Some(Note::Stopped(stopped)) => return Err(stopped.into()),
-                    Some(Note::Ended(_)) | None => {
-                        return Err(Stopped::new(Step::Clone, Errno::PROTO).into());
+                    // The payload died before it was the program.
+                    Some(Note::Ended(_)) => {
+                        return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
                     }
+                    None => return Err(Stopped::new(Step::Clone, Errno::PROTO).into()),
                 }
             }
             let why = if !fds[1].revents().is_empty() {

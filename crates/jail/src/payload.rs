@@ -25,6 +25,8 @@ pub(crate) struct Ends {
     pub cgroup_doors: Vec<OwnedFd>,
     /// The procfs to look at ourselves through.
     pub proc: OwnedFd,
+    /// Readable when init has given up its own privileges; closed when it failed to.
+    pub init_locked: OwnedFd,
 }
 
 /// Becomes the program, or tells why not. Never returns.
@@ -54,11 +56,11 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
         fd::place_at(stream, number).at(Step::Descriptors)?;
     }
     fd::close_all_on_exec().at(Step::Descriptors)?;
-    // Looked at now: Landlock may close /proc to us.
+    // Before the lockdown, which may close /proc to us; what is opened after this closes on exec.
     let mut ready = Ready {
         namespaces: own_namespaces(&ends.proc),
         stray_fds: stray_fds(&ends.proc),
-        landlock_refuses: false,
+        ..Ready::default()
     };
     if let Some(lockdown) = &plan.lockdown {
         ready.landlock_refuses = lockdown::lock_down(lockdown, &plan.identity)?;
@@ -67,6 +69,9 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     rustix::process::chdir(&plan.program.directory).at(Step::Directory)?;
     if let Some(lockdown) = &plan.lockdown {
         lockdown::install_filter(&lockdown.filter).at(Step::Seccomp)?;
+    }
+    if wait_for_release(&ends.init_locked).is_err() {
+        exit_now(1); // init is gone, and has said why if it could
     }
     rustix::io::write(&ends.notes, &Note::Ready(ready).to_bytes()).at(Step::Exec)?;
     wait_for_release(&ends.gate).at(Step::ReadBack)?;
