@@ -222,11 +222,25 @@ fn scratch(inputs: &Inputs<'_>) -> Scratch {
 
 fn files(inputs: &Inputs<'_>) -> Result<Files, Error> {
     if inputs.spec.level.has_namespaces() {
+        check_not_covered(inputs)?;
         let root = layout::root(inputs.spec, inputs.interpreter, inputs.workspace)?;
         return Ok(Files::Root(root));
     }
     Ok(Files::Host {
         scratch: scratch(inputs),
+    })
+}
+
+/// The sandbox's own writable places cover what the host has there.
+fn check_not_covered(inputs: &Inputs<'_>) -> Result<(), SpecError> {
+    let prefix = inputs.interpreter.and_then(|one| one.prefix.as_deref());
+    let covered = |path: &&Path| WRITABLE.iter().any(|(_, target)| path.starts_with(target));
+    prefix.filter(covered).map_or(Ok(()), |path| {
+        let reason = format!(
+            "has its interpreter in {}, where the sandbox has a place of its own: move it elsewhere",
+            path.display()
+        );
+        Err(SpecError::new("language", reason))
     })
 }
 
