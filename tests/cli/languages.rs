@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use belljar_tests::{Program, Sandbox, TempDir, each_level};
 
@@ -36,7 +37,7 @@ each_level!(extension_of_an_added_language_is_known, |level| {
 });
 
 each_level!(interpreter_outside_the_system_brings_its_prefix, |level| {
-    let prefix = TempDir::new();
+    let prefix = TempDir::below(Path::new("/var/tmp"));
     let dash = prefix.file(
         "opt/bin/dash",
         fs::read("/bin/dash").expect("dash is installed"),
@@ -66,6 +67,22 @@ each_level!(interpreter_outside_the_system_brings_its_prefix, |level| {
         dash.display().to_string()
     );
 });
+
+#[test]
+fn interpreter_that_the_sandbox_would_cover_is_refused() {
+    let prefix = TempDir::new();
+    let dash = prefix.file(
+        "bin/dash",
+        fs::read("/bin/dash").expect("dash is installed"),
+    );
+    fs::set_permissions(&dash, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let config = config_with("mydash", &dash.display().to_string());
+    let ended = Sandbox::standard()
+        .host_env("XDG_CONFIG_HOME", config.path())
+        .plain("mydash", "echo ran");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err().contains("move it elsewhere"), "{ended:?}");
+}
 
 #[test]
 fn own_file_replaces_a_built_in_language() {

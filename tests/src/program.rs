@@ -203,6 +203,21 @@ impl Running {
         kill_process(self.pid(), signal).expect("it still runs");
     }
 
+    /// Whether it has not ended yet.
+    pub fn is_running(&self) -> bool {
+        !ends_within(self.pid(), Duration::ZERO)
+    }
+
+    /// The most memory that it has held so far, in bytes; nothing once it has ended.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kib << 10)
+    }
+
     /// Waits for its end and for the end of its output.
     pub fn wait(mut self) -> Ended {
         self.stdin = None;

@@ -4,8 +4,8 @@
 //! a Spec into a Plan, [`run`] carries it through a keeper, [`verdict`] judges the facts.
 
 pub mod cgroups;
-pub(crate) mod host;
 mod failure;
+pub(crate) mod host;
 mod identity;
 mod layout;
 mod plan;

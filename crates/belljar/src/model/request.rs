@@ -65,7 +65,9 @@ impl Serialize for Data {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let form = match std::str::from_utf8(&self.0) {
             Ok(text) => DataForm::Text(text.to_owned()),
-            Err(_) => DataForm::Binary { base64: STANDARD.encode(&self.0) },
+            Err(_) => DataForm::Binary {
+                base64: STANDARD.encode(&self.0),
+            },
         };
         form.serialize(serializer)
     }
@@ -75,9 +77,10 @@ impl<'de> Deserialize<'de> for Data {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match DataForm::deserialize(deserializer)? {
             DataForm::Text(text) => Ok(Self(text.into_bytes())),
-            DataForm::Binary { base64 } => {
-                STANDARD.decode(base64).map(Self).map_err(serde::de::Error::custom)
-            }
+            DataForm::Binary { base64 } => STANDARD
+                .decode(base64)
+                .map(Self)
+                .map_err(serde::de::Error::custom),
         }
     }
 }
@@ -122,7 +125,10 @@ mod tests {
 
     #[test]
     fn bytes_travel_as_text_where_they_are_text() {
-        for (bytes, json) in [(&b"hi"[..], r#""hi""#), (&[0xff][..], r#"{"base64":"/w=="}"#)] {
+        for (bytes, json) in [
+            (&b"hi"[..], r#""hi""#),
+            (&[0xff][..], r#"{"base64":"/w=="}"#),
+        ] {
             let data = Data::from(bytes);
             assert_eq!(serde_json::to_string(&data).unwrap(), json);
             assert_eq!(serde_json::from_str::<Data>(json).unwrap(), data);
