@@ -63,6 +63,10 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
         result = run.run_with_files(&mut sink) => result?,
         () = super::interrupted() => return Err(Error::Cancelled),
     };
+    if !reader_gone {
+        // As above: a reader that is gone by now misses nothing that it asked for.
+        live.finish().ok();
+    }
     for skipped in copied
         .iter()
         .flat_map(|one| &one.skipped)
