@@ -14,6 +14,7 @@ use crate::model::outcome::{Outcome, Stream};
 use crate::model::receipt::{Receipt, Versions};
 use crate::model::request::RunRequest;
 use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
+use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
 use crate::native::run::{Finished, Keeper};
 use crate::native::{self, Prepared};
@@ -180,10 +181,12 @@ impl Run<'_> {
         let id = new_id()?;
         let keeper = Keeper::start(&self.engine.config.launcher)
             .map_err(Error::backend("start a keeper"))?;
+        let cgroups = self.cgroups(&id, keeper.id()).await;
         let prepared = Prepared {
             id: &id,
             spec: &self.spec,
             host: &self.engine.host,
+            cgroups: &cgroups,
             language: self.language,
             interpreter: self.interpreter.as_ref(),
             keeper: keeper.id(),
@@ -210,6 +213,21 @@ impl Run<'_> {
         };
         let outcome = self.outcome(id, finished, receipt)?;
         Ok((outcome, copied))
+    }
+
+    /// The place of this run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
+    async fn cgroups(&self, id: &str, keeper: u32) -> Result<Places, String> {
+        let host = &self.engine.host;
+        if !self.spec.level.has_namespaces() {
+            return Err(format!("level {} has no cgroup", self.spec.level));
+        }
+        if !matches!(host.cgroups, Cgroups::Scope { .. }) {
+            return host.cgroups.provide(host.uid, id, keeper);
+        }
+        let (cgroups, uid, id) = (host.cgroups.clone(), host.uid, id.to_owned());
+        tokio::task::spawn_blocking(move || cgroups.provide(uid, &id, keeper))
+            .await
+            .unwrap_or_else(|error| Err(format!("asking for a scope broke: {error}")))
     }
 
     fn versions(&self, program: &std::path::Path) -> Versions {

@@ -50,4 +50,5 @@ pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;
 pub use native::host::Host;
+pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};

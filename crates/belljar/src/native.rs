@@ -1,6 +1,6 @@
 //! The native backend: Linux's own barriers, no daemon and no root.
 //!
-//! [`host`] knows what this machine offers, [`layout`] what a sandbox's root looks like, [`plan`] turns
+//! [`host`] knows what this machine offers, [`systemd`] asks for what it does not give by itself, [`layout`] what a sandbox's root looks like, [`plan`] turns
 //! a Spec into a Plan, [`run`] carries it through a keeper, [`verdict`] judges the facts.
 
 pub mod cgroups;
@@ -10,6 +10,7 @@ mod layout;
 mod plan;
 pub(crate) mod run;
 mod sweep;
+pub(crate) mod systemd;
 mod verdict;
 
 use belljar_jail::plan::Fault;
@@ -29,6 +30,7 @@ pub(crate) struct Prepared<'a> {
     pub id: &'a str,
     pub spec: &'a Spec,
     pub host: &'a Host,
+    pub cgroups: &'a Result<cgroups::Places, String>,
     pub language: Option<&'a Language>,
     pub interpreter: Option<&'a Interpreter>,
     pub keeper: u32,
@@ -53,6 +55,7 @@ impl Prepared<'_> {
             name: &name,
             spec: self.spec,
             host: self.host,
+            cgroups: self.cgroups,
             language: self.language,
             interpreter: self.interpreter,
             workspace: workspace.as_ref(),

@@ -1,7 +1,8 @@
 //! Where this process may make cgroups: version 2, version 1, or both at once (hybrid).
 //!
 //! What counts is a directory that is ours to use with the controllers on. Own cgroups come first, so
-//! that a run stays inside whatever bounds its caller; then what an operator delegated to this user.
+//! that a run stays inside whatever bounds its caller; then what an operator delegated to this user;
+//! and where systemd owns the tree, a scope that it makes on request, one for each run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,19 @@ use std::path::{Path, PathBuf};
 use belljar_jail::plan::{Cgroup, CgroupVersion, Controller, Hierarchy, Knob, Place};
 use rustix::fs::{Access, AtFlags, CWD};
 
+use super::systemd::{self, Bus};
 use crate::model::limits::Limits;
+
+/// What this host offers this user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cgroups {
+    /// Directories that are ours to use.
+    Ready(Places),
+    /// None yet; systemd makes one around each keeper when asked over one of these.
+    Scope { buses: Vec<Bus>, mount: PathBuf },
+    /// None, and why.
+    None(String),
+}
 
 /// One directory (or the own scope) for each hierarchy that a run needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,52 +49,95 @@ struct Mounted {
 
 const NEEDED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
 
-/// Looks for a place; the error says what is missing.
-pub fn find(uid: u32) -> Result<Places, String> {
+/// Looks for a place. A process that is alone in a cgroup delegated to it moves into a leaf of that.
+pub fn find(uid: u32) -> Cgroups {
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounted = parse(&mountinfo, &own);
     if mounted.is_empty() {
-        return Err("no cgroup file system is mounted".to_owned());
+        return Cgroups::None("no cgroup file system is mounted".to_owned());
     }
-    let mut all = Vec::new();
+    let mut all = v1_places(&mounted, uid);
     let mut missing: Vec<Controller> = NEEDED.to_vec();
-    for one in mounted
-        .iter()
-        .filter(|one| one.version == CgroupVersion::V1)
-    {
-        let wanted = one.controllers.clone();
-        if wanted.is_empty() {
-            continue;
-        }
-        if let Some(directory) = v1_directory(one, uid) {
-            missing.retain(|controller| !wanted.contains(controller));
-            all.push(PlaceOf {
-                version: CgroupVersion::V1,
-                controllers: wanted,
-                place: Place::Beneath(directory),
-            });
-        }
+    missing.retain(|needed| !all.iter().any(|place| place.controllers.contains(needed)));
+    if missing.is_empty() {
+        return Cgroups::Ready(Places { all });
     }
-    if !missing.is_empty()
-        && let Some(two) = mounted.iter().find(|one| one.version == CgroupVersion::V2)
-        && let Some(place) = v2_place(two, &missing)
-    {
+    let two = mounted.iter().find(|one| one.version == CgroupVersion::V2);
+    let directory = two.and_then(|two| v2_directory(two, &missing));
+    if let Some(directory) = directory {
         all.push(PlaceOf {
             version: CgroupVersion::V2,
-            controllers: missing.clone(),
-            place,
+            controllers: missing,
+            place: Place::Beneath(directory),
         });
-        missing.clear();
+        return Cgroups::Ready(Places { all });
     }
-    if missing.is_empty() {
-        return Ok(Places { all });
+    let buses = systemd::buses(uid);
+    match two {
+        // A hybrid host's v2 tree has no controllers, so a scope there would limit nothing.
+        Some(two) if all.is_empty() && !buses.is_empty() && offers(&two.mount, &missing) => {
+            scope(two, uid, buses)
+        }
+        _ => Cgroups::None(format!(
+            "no cgroup directory with {} is delegated to uid {uid}",
+            names(&missing)
+        )),
     }
-    let names: Vec<&str> = missing.iter().map(|controller| controller.name()).collect();
-    Err(format!(
-        "no cgroup directory with {} is delegated to uid {uid}",
-        names.join(", ")
-    ))
+}
+
+fn v1_places(mounted: &[Mounted], uid: u32) -> Vec<PlaceOf> {
+    let ones = mounted
+        .iter()
+        .filter(|one| one.version == CgroupVersion::V1 && !one.controllers.is_empty());
+    ones.filter_map(|one| {
+        Some(PlaceOf {
+            version: CgroupVersion::V1,
+            controllers: one.controllers.clone(),
+            place: Place::Beneath(v1_directory(one, uid)?),
+        })
+    })
+    .collect()
+}
+
+/// A scope can hand on only what the user's own systemd was given.
+fn scope(two: &Mounted, uid: u32, buses: Vec<Bus>) -> Cgroups {
+    let mount = two.mount.clone();
+    let manager = format!("user.slice/user-{uid}.slice/user@{uid}.service");
+    let manager = mount.join(manager);
+    if uid != 0 && manager.is_dir() && !offers(&manager, &NEEDED) {
+        return Cgroups::None(format!(
+            "systemd gives user@{uid}.service less than {} (a drop-in with \"Delegate={}\" does)",
+            names(&NEEDED),
+            names(&NEEDED).replace(',', "")
+        ));
+    }
+    Cgroups::Scope { buses, mount }
+}
+
+impl Cgroups {
+    /// The place of one run, once its keeper is there: made on request if need be.
+    pub(crate) fn provide(&self, uid: u32, id: &str, keeper: u32) -> Result<Places, String> {
+        match self {
+            Self::Ready(places) => Ok(places.clone()),
+            Self::None(why) => Err(why.clone()),
+            Self::Scope { buses, mount } => {
+                systemd::start_scope(buses, uid, id, keeper)?;
+                let mount = mount.clone();
+                let place = PlaceOf {
+                    version: CgroupVersion::V2,
+                    controllers: NEEDED.to_vec(),
+                    place: Place::Own { mount },
+                };
+                Ok(Places { all: vec![place] })
+            }
+        }
+    }
+}
+
+fn names(controllers: &[Controller]) -> String {
+    let names: Vec<&str> = controllers.iter().map(|one| one.name()).collect();
+    names.join(", ")
 }
 
 /// The cgroup of one run, with its limits.
@@ -149,31 +205,85 @@ fn v1_directory(mounted: &Mounted, uid: u32) -> Option<PathBuf> {
         .find(|path| writable(path))
 }
 
-/// On v2 the directory must also be an ancestor of where we are, with the controllers handed down.
-fn v2_place(mounted: &Mounted, needed: &[Controller]) -> Option<Place> {
-    let has = |directory: &Path, file: &str| {
-        let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
-        needed
-            .iter()
-            .all(|one| text.split_ascii_whitespace().any(|word| word == one.name()))
-    };
+/// On v2 the directory must also be above where we are: a process moves only by the leave of the
+/// nearest cgroup that is above both places (cgroup-v2, "Delegation Containment"). And its children
+/// must have the controllers, which none but the root may give while it holds processes itself.
+fn v2_directory(mounted: &Mounted, needed: &[Controller]) -> Option<PathBuf> {
     let ancestors = mounted
         .own
         .ancestors()
         .take_while(|path| path.starts_with(&mounted.mount));
-    for directory in ancestors {
+    for directory in ancestors.filter(|path| !systemd_owns(&mounted.mount, path)) {
         let procs = directory.join("cgroup.procs");
-        if writable(directory) && writable(&procs) && has(directory, "cgroup.subtree_control") {
-            return Some(Place::Beneath(directory.to_owned()));
+        let ours = writable(directory) && writable(&procs);
+        if ours && lists(directory, "cgroup.subtree_control", needed) {
+            return Some(directory.to_owned());
         }
     }
-    // A cgroup that holds only us and what we started, delegated whole: a scope of our own.
-    let own = &mounted.own;
-    let alone = own != &mounted.mount && only_us(own);
+    take_over(&mounted.mount, &mounted.own, needed)
+}
+
+/// Makes a unit that is delegated to us and holds nobody else fit for children: ourselves into a leaf,
+/// controllers on. The unit goes when we end, and all of this with it.
+fn take_over(mount: &Path, own: &Path, needed: &[Controller]) -> Option<PathBuf> {
+    let unit = is_unit(own) && !systemd_owns(mount, own);
     let ours = writable(own) && writable(&own.join("cgroup.subtree_control"));
-    (alone && ours && has(own, "cgroup.controllers")).then(|| Place::Own {
-        mount: mounted.mount.clone(),
+    if !(unit && ours && only_us(own) && offers(own, needed)) {
+        return None;
+    }
+    let leaf = own.join("belljar-engine");
+    fs::create_dir(&leaf).ok()?;
+    fs::write(leaf.join("cgroup.procs"), "0").ok()?;
+    let wanted: Vec<String> = needed
+        .iter()
+        .map(|one| format!("+{}", one.name()))
+        .collect();
+    fs::write(own.join("cgroup.subtree_control"), wanted.join(" ")).ok()?;
+    Some(own.to_owned())
+}
+
+/// Whether systemd decides what is in this directory. It takes controllers from, and may remove, what
+/// it did not make itself, except below a unit that it was told to delegate.
+fn systemd_owns(mount: &Path, directory: &Path) -> bool {
+    let below = directory.ancestors().take_while(|path| *path != mount);
+    match { below }.find(|path| is_unit(path)) {
+        // A user's own systemd: it got the tree delegated, and owns it in turn.
+        Some(unit) if file_name(unit).starts_with("user@") => true,
+        Some(unit) => !is_delegated(unit),
+        None => directory == mount && systemd::runs_this_host(),
+    }
+}
+
+fn is_unit(directory: &Path) -> bool {
+    let name = file_name(directory);
+    [".slice", ".service", ".scope"]
+        .iter()
+        .any(|suffix| name.ends_with(suffix))
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("")
+}
+
+/// systemd marks what it delegated: for all to read since version 251, for root to read before.
+fn is_delegated(unit: &Path) -> bool {
+    ["user.delegate", "trusted.delegate"].iter().any(|name| {
+        let mut value = [0; 8];
+        rustix::fs::getxattr(unit, *name, &mut value).is_ok_and(|length| value[..length] == *b"1")
     })
+}
+
+fn offers(directory: &Path, needed: &[Controller]) -> bool {
+    lists(directory, "cgroup.controllers", needed)
+}
+
+fn lists(directory: &Path, file: &str, needed: &[Controller]) -> bool {
+    let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
+    needed
+        .iter()
+        .all(|one| text.split_ascii_whitespace().any(|word| word == one.name()))
 }
 
 fn only_us(directory: &Path) -> bool {

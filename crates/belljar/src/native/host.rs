@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::cgroups::{self, Places};
+use super::cgroups::{self, Cgroups};
 
 /// Facts about this machine and this user.
 #[derive(Clone, Debug)]
@@ -11,8 +11,8 @@ pub struct Host {
     pub gid: u32,
     pub landlock_abi: Option<u32>,
     pub kernel: String,
-    /// Where cgroups can be made, or why they cannot.
-    pub cgroups: Result<Places, String>,
+    /// Where cgroups can be made, or who makes them, or why they cannot be.
+    pub cgroups: Cgroups,
     /// Holds the private directories of runs without a root of their own.
     pub scratch_parent: PathBuf,
 }

@@ -9,7 +9,7 @@ use belljar_jail::plan::{
 };
 use belljar_sys::landlock::{SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL, access};
 
-use super::cgroups;
+use super::cgroups::{self, Places};
 use super::host::Host;
 use super::layout::{self, HostWorkspace, WITNESS, WRITABLE};
 use crate::languages::{Interpreter, Language};
@@ -29,6 +29,8 @@ pub(crate) struct Inputs<'a> {
     pub name: &'a str,
     pub spec: &'a Spec,
     pub host: &'a Host,
+    /// Where the run's cgroup is made, or why it cannot be.
+    pub cgroups: &'a Result<Places, String>,
     pub language: Option<&'a Language>,
     pub interpreter: Option<&'a Interpreter>,
     pub workspace: Option<&'a HostWorkspace>,
@@ -45,7 +47,7 @@ pub(crate) struct Planned {
 
 pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
     let spec = inputs.spec;
-    let (expect, missing) = layers(spec, inputs.host)?;
+    let (expect, missing) = layers(inputs)?;
     let places = Paths::new(inputs);
     let files = files(inputs)?;
     let cgroup = expect
@@ -81,7 +83,8 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
 }
 
 /// The layers that must be found in place, and those that the request lets go.
-fn layers(spec: &Spec, host: &Host) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
+fn layers(inputs: &Inputs<'_>) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
+    let (spec, host) = (inputs.spec, inputs.host);
     let mut expect = spec.level.layers();
     let mut missing = Vec::new();
     let unavailable = |missing: String, hint: String| {
@@ -102,7 +105,7 @@ fn layers(spec: &Spec, host: &Host) -> Result<(Vec<Layer>, Vec<Missing>), Error>
         }
     };
     let may_lack = |layer: Layer| spec.allow_missing.contains(&layer);
-    if let Err(why) = &host.cgroups
+    if let Err(why) = inputs.cgroups
         && spec.level.has_namespaces()
     {
         if !may_lack(Layer::CgroupMemory) {
@@ -228,7 +231,7 @@ fn files(inputs: &Inputs<'_>) -> Result<Files, Error> {
 }
 
 fn cgroup(inputs: &Inputs<'_>) -> Option<Cgroup> {
-    let places = inputs.host.cgroups.as_ref().ok()?;
+    let places = inputs.cgroups.as_ref().ok()?;
     Some(cgroups::plan(places, inputs.name, &inputs.spec.limits))
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use belljar_jail::plan::Place;
 
+use super::cgroups::Cgroups;
 use super::host::Host;
 
 const PREFIX: &str = "belljar";
@@ -27,7 +28,11 @@ fn start_time(pid: u32) -> Option<u64> {
 
 /// Looks through the places where runs leave things.
 pub(crate) fn sweep(host: &Host) {
-    let places = host.cgroups.iter().flat_map(|places| &places.all);
+    // What is in a scope goes with the scope.
+    let places = match &host.cgroups {
+        Cgroups::Ready(places) => &places.all[..],
+        Cgroups::Scope { .. } | Cgroups::None(_) => &[],
+    };
     for place in places {
         if let Place::Beneath(directory) = &place.place {
             each_orphan(directory, |path| drop(fs::remove_dir(path)));
