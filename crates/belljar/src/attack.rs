@@ -8,6 +8,7 @@
 mod devices;
 mod files;
 pub mod fixture;
+mod inside;
 mod kernel;
 mod leaks;
 mod mounts;
@@ -16,6 +17,8 @@ mod privileges;
 mod processes;
 mod resources;
 mod writes;
+
+pub use inside::{ROLE, request, run_level};
 
 use belljar_sys::attempt::child::{Ended, in_child};
 use belljar_sys::attempt::names::Errno;

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::Fault;
 
+use crate::attack;
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
@@ -25,7 +26,11 @@ use crate::output_files::{self, CopiedOut, Known};
 pub fn enter_role() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     let role = args.next()?;
-    (role == belljar_jail::KEEPER_ROLE).then(|| ExitCode::from(belljar_jail::keeper::main()))
+    if role == belljar_jail::KEEPER_ROLE {
+        return Some(ExitCode::from(belljar_jail::keeper::main()));
+    }
+    let rest = || args.collect::<Vec<_>>();
+    (role == attack::ROLE).then(|| ExitCode::from(attack::main_inside(&rest())))
 }
 
 /// How an engine is set up.
@@ -79,6 +84,10 @@ impl Engine {
 
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    pub(crate) fn launcher(&self) -> &std::path::Path {
+        &self.config.launcher
     }
 
     pub fn languages(&self) -> &Languages {

@@ -48,8 +48,10 @@ pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
 }
 
 fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result<(), Stopped> {
-    die_with_keeper().at(Step::Clone)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).at(Step::Clone)?;
+    // Until then we are dumpable: the files through which our ids are mapped would be root's else.
     await_go(&ends.commands).at(Step::IdMap)?;
+    die_with_keeper().at(Step::IdMap)?;
     let (proc, disk) = match &plan.files {
         Files::Root(layout) => {
             let built = build_root(plan, layout, &ends.placed)?;

@@ -13,7 +13,7 @@ use belljar_sys::process::{
 use belljar_sys::{Errno, Result, fd, spawn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::FileType;
-use rustix::process::{DumpableBehavior, Pid};
+use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group, errno};
@@ -51,7 +51,7 @@ fn start() -> Result<OwnedFd> {
     let control = fd::take_stdin()?;
     // A session of our own: Ctrl-C in the caller's terminal is the caller's to handle.
     rustix::process::setsid()?;
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::chdir("/")?;
     Ok(control)
 }
@@ -150,6 +150,8 @@ impl Keeper {
             cgroup_doors: doors,
         };
         let namespaces = prepare_identity(&plan).at(Step::Clone)?;
+        // The copy starts as we are, and only a dumpable process lets its own user map its ids.
+        set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Clone)?;
         let (init, init_fd) = match clone(&single, namespaces).at(Step::Clone)? {
             Cloned::Child => {
                 // The keeper's ends are not init's. Nothing else is dropped: init never returns.
@@ -158,6 +160,7 @@ impl Keeper {
             }
             Cloned::Parent { child, pidfd } => (child, pidfd),
         };
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).at(Step::Clone)?;
         let keeper = Self {
             plan,
             group,

@@ -53,14 +53,15 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     for (stream, number) in ends.stdio.iter().zip(0..) {
         fd::place_at(stream, number).at(Step::Descriptors)?;
     }
+    fd::close_all_on_exec().at(Step::Descriptors)?;
+    // Before the lockdown, which may close /proc to us; what is opened after this closes on exec.
     let mut ready = Ready {
         namespaces: own_namespaces(&ends.proc),
+        stray_fds: stray_fds(&ends.proc),
         ..Ready::default()
     };
     if let Some(lockdown) = &plan.lockdown {
         ready.landlock_refuses = lockdown::lock_down(lockdown, &plan.identity)?;
-    } else {
-        fd::close_all_on_exec().at(Step::Descriptors)?;
     }
     // As the program, not as init: a directory that it may not enter is found here.
     rustix::process::chdir(&plan.program.directory).at(Step::Directory)?;
