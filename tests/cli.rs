@@ -1,10 +1,17 @@
-//! The suite cli.
+//! The `belljar` command as people and scripts use it: words, exit codes, live output, terminals.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed, and says where"
+)]
 
-use belljar_tests::Sandbox;
-
-#[test]
-fn a_program_runs_and_says_so() {
-    let outcome = Sandbox::standard().run_python("print(6 * 7)");
-    assert!(outcome.ok(), "{outcome:?}");
-    assert_eq!(outcome.stdout, "42\n");
-}
+#[path = "cli/errors.rs"]
+mod errors;
+#[path = "cli/exit_codes.rs"]
+mod exit_codes;
+#[path = "cli/languages.rs"]
+mod languages;
+#[path = "cli/output.rs"]
+mod output;
+#[path = "cli/words.rs"]
+mod words;

@@ -6,5 +6,17 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+#[path = "escape/bounds.rs"]
+mod bounds;
 #[path = "escape/catalogue.rs"]
 mod catalogue;
+#[path = "escape/neighbours.rs"]
+mod neighbours;
+#[path = "escape/readback.rs"]
+mod readback;
+#[path = "escape/results.rs"]
+mod results;
+#[path = "escape/trusted.rs"]
+mod trusted;
+#[path = "escape/workspace.rs"]
+mod workspace;

@@ -1,10 +1,16 @@
-//! The suite faults.
+//! The faults suite: a failure at every set-up step is told as that very step, the program never
+//! runs, and nothing is left: no process, cgroup or directory.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed, and says where"
+)]
 
-use belljar_tests::Sandbox;
-
-#[test]
-fn a_program_runs_and_says_so() {
-    let outcome = Sandbox::standard().run_python("print(6 * 7)");
-    assert!(outcome.ok(), "{outcome:?}");
-    assert_eq!(outcome.stdout, "42\n");
-}
+#[path = "faults/guard.rs"]
+mod guard;
+#[path = "faults/host.rs"]
+mod host;
+#[path = "faults/natural.rs"]
+mod natural;
+#[path = "faults/steps.rs"]
+mod steps;

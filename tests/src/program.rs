@@ -2,8 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// Longer than any run of a test on a loaded machine; what takes longer hangs.
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -113,6 +116,34 @@ impl Program {
         }
     }
 
+    /// Runs it with a new terminal for its output and gives back what the terminal got.
+    pub fn run_on_terminal(mut self) -> Vec<u8> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = openpt(flags).expect("a pseudo-terminal");
+        grantpt(&ours).expect("it is ours");
+        unlockpt(&ours).expect("it is ours");
+        let name = ptsname(&ours, Vec::new()).expect("it has a name");
+        let path = Path::new(OsStr::from_bytes(name.as_bytes()));
+        let theirs = || {
+            let opened = File::options().read(true).write(true).open(path);
+            Stdio::from(opened.expect("it can be opened"))
+        };
+        self.command
+            .stdin(theirs())
+            .stdout(theirs())
+            .stderr(theirs());
+        let mut child = self.command.spawn().expect("it can be started");
+        // The command holds the other ends; when the program's are closed too, reading ends.
+        drop(self.command);
+        let shown = collect(File::from(ours));
+        let pid = Pid::from_child(&child);
+        assert!(ends_within(pid, DEADLINE), "{pid:?} hangs");
+        child.wait().expect("it can be waited for");
+        shown
+            .recv_timeout(DEADLINE)
+            .expect("nobody else holds the terminal")
+    }
+
     /// Runs it to its end.
     pub fn run(self) -> Ended {
         self.start().wait()
@@ -170,6 +201,21 @@ impl Running {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("it still runs");
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&self) -> bool {
+        !ends_within(self.pid(), Duration::ZERO)
+    }
+
+    /// The most memory that it has held so far, in bytes; nothing once it has ended.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kib << 10)
     }
 
     /// Waits for its end and for the end of its output.

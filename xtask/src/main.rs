@@ -19,6 +19,7 @@ mod shell;
 mod suites;
 mod test;
 mod tidy;
+mod vm;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -51,7 +52,8 @@ enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
-    /// real-kernel suites conformance, escape, faults, benign, concurrency, cli, leaks
+    /// real-kernel suites conformance, escape, faults, benign, concurrency, cli, leaks; and vm, which boots
+    /// another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
     #[command(flatten)]

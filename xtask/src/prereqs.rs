@@ -7,10 +7,13 @@ use anyhow::{Result, bail};
 use crate::shell;
 
 /// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
-const NEEDED: [(&str, &str); 7] = [
+pub(crate) type Package = (&'static str, &'static str);
+
+const NEEDED: [Package; 8] = [
     ("python3", "/usr/bin/python3"),
     ("nodejs", "/usr/bin/node"),
     ("strace", "/usr/bin/strace"),
+    ("dbus", "/usr/bin/dbus-daemon"),
     ("bubblewrap", "/usr/bin/bwrap"),
     ("uidmap", "/usr/bin/newuidmap"),
     ("passwd", "/usr/sbin/useradd"),
@@ -19,7 +22,12 @@ const NEEDED: [(&str, &str); 7] = [
 
 /// Makes the host ready, or says what is missing and how to get it.
 pub(crate) fn provide() -> Result<()> {
-    let missing = missing();
+    provide_these(&NEEDED)
+}
+
+/// The same for what only one suite needs.
+pub(crate) fn provide_these(needed: &[Package]) -> Result<()> {
+    let missing = missing(needed);
     if missing.is_empty() {
         return Ok(());
     }
@@ -39,7 +47,7 @@ pub(crate) fn provide() -> Result<()> {
             .args(["install", "--yes", "--quiet=2", "--no-install-recommends"])
             .args(&missing),
     )?;
-    let still = self::missing();
+    let still = self::missing(needed);
     if !still.is_empty() {
         bail!(
             "installed, but their files are still absent: {}",
@@ -49,8 +57,8 @@ pub(crate) fn provide() -> Result<()> {
     Ok(())
 }
 
-fn missing() -> Vec<&'static str> {
-    NEEDED
+fn missing(needed: &[Package]) -> Vec<&'static str> {
+    needed
         .iter()
         .filter(|(_, file)| !Path::new(file).exists())
         .map(|(package, _)| *package)

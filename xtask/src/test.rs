@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::shell::{self, End};
 use crate::suites;
-use crate::{Passed, TestArgs, r#gen, prereqs, tidy};
+use crate::{Passed, TestArgs, r#gen, prereqs, tidy, vm};
 
 /// Compiling everything and running the unit tests on a slow machine with a cold cache.
 const CARGO_LIMIT: Duration = Duration::from_secs(1200);
@@ -114,6 +114,9 @@ pub(crate) fn run(args: &TestArgs) -> Result<Passed> {
         });
     }
     suites::run(&args.scope, &wanted, &mut tally);
+    if wanted.contains(vm::NAME) {
+        tally.step(vm::NAME, || vm::run(&args.scope.libtest));
+    }
     shell::say(format!(
         "\nall steps took {:.0} s",
         started.elapsed().as_secs_f64()
@@ -147,7 +150,11 @@ pub(crate) fn libtest(command: Command, limit: Duration) -> Result<Counts> {
 
 /// The names asked for, or all of them.
 fn wanted(asked: &[String]) -> Result<BTreeSet<&'static str>> {
-    let known: Vec<_> = STEPS.into_iter().chain(suites::SUITES).collect();
+    let known: Vec<_> = STEPS
+        .into_iter()
+        .chain(suites::SUITES)
+        .chain([vm::NAME])
+        .collect();
     if asked.is_empty() {
         return Ok(known.into_iter().collect());
     }
@@ -278,7 +285,7 @@ mod tests {
         );
         assert_eq!(
             wanted(&[]).unwrap().len(),
-            STEPS.len() + suites::SUITES.len()
+            STEPS.len() + suites::SUITES.len() + 1
         );
     }
 }

@@ -48,7 +48,7 @@ pub use model::outcome::{
     Captured, DiskLimit, Event, EventKind, Evidence, FaultDomain, Outcome, Stream, Verdict,
 };
 pub use model::receipt::{Missing, Receipt, Versions};
-pub use model::request::{RunRequest, Workspace};
+pub use model::request::{Data, RunRequest, Workspace};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;

@@ -4,6 +4,7 @@
 //! a Spec into a Plan, [`run`] carries it through a keeper, [`verdict`] judges the facts.
 
 pub mod cgroups;
+mod failure;
 pub(crate) mod host;
 mod identity;
 mod layout;

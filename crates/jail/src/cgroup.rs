@@ -78,16 +78,23 @@ impl Group {
             .collect()
     }
 
-    /// Whether `pid` is in every directory and every knob holds what was written.
-    pub(crate) fn holds(&self, plan: &Cgroup, pid: u32, controller: Controller) -> Option<bool> {
+    /// Whether the process with this `membership` (its /proc/PID/cgroup) is in the directory of a
+    /// controller, and every knob there holds what was written.
+    pub(crate) fn holds(
+        &self,
+        plan: &Cgroup,
+        membership: &str,
+        controller: Controller,
+    ) -> Option<bool> {
         let index = self
             .parts
             .iter()
             .position(|part| part.controllers.contains(&controller))?;
         let part = self.parts.get(index)?;
         let knobs = &plan.hierarchies.get(index)?.knobs;
-        let inside = read(&part.path, "cgroup.procs")
-            .is_some_and(|pids| pids.lines().any(|line| line.parse() == Ok(pid)));
+        let inside = membership
+            .lines()
+            .any(|line| is_in(line, part, controller, &plan.name));
         let kept = knobs
             .iter()
             .filter(|knob| knob.file.starts_with(controller.name()))
@@ -142,6 +149,21 @@ impl Drop for Group {
             remove(&part.path);
         }
     }
+}
+
+/// Whether a line of /proc/PID/cgroup (`number:controllers:path`) says that the process is in `name`.
+fn is_in(line: &str, part: &Part, controller: Controller, name: &str) -> bool {
+    let Some((controllers, path)) = line
+        .split_once(':')
+        .and_then(|(_, rest)| rest.split_once(':'))
+    else {
+        return false;
+    };
+    let hierarchy = match part.version {
+        CgroupVersion::V1 => controllers.split(',').any(|one| one == controller.name()),
+        CgroupVersion::V2 => controllers.is_empty(),
+    };
+    hierarchy && path.rsplit('/').next() == Some(name)
 }
 
 /// How the kernel tells that memory ran out.

@@ -77,15 +77,20 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
         cgroup_doors,
     } = ends;
     drop(placed);
+    let (locked, init_locked) = crate::wire::control_pair().at(Step::Fork)?;
     let mut inner = payload::Ends {
         notes,
         gate,
         stdio,
         cgroup_doors,
         proc,
+        init_locked,
     };
     let child = match clone(single, 0).at(Step::Fork)? {
-        Cloned::Child => payload::run(plan, &inner),
+        Cloned::Child => {
+            drop(locked);
+            payload::run(plan, &inner)
+        }
         Cloned::Parent { child, .. } => child,
     };
     let notes = inner
@@ -104,6 +109,9 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     }
     drop(inner); // the program's streams, the cgroup's doors, the gate: none of them is init's
     lock_init_down(plan).at(Step::InitLockdown)?;
+    // Only now may the payload show itself: no hostile code runs beside an init with privileges.
+    rustix::io::write(&locked, b"g").at(Step::InitLockdown)?;
+    drop(locked);
     let ended = supervise(child, &commands, &signals).at(Step::Fork)?;
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
 }

@@ -32,6 +32,8 @@ pub(crate) struct Payload<'a> {
     pid: u32,
     streams_are_pipes: bool,
     status: HashMap<String, String>,
+    /// Which cgroups it is in, as its /proc entry says.
+    membership: String,
     /// The mounts that it sees; read once, as writing the list is dear for the kernel.
     mounts: Vec<Mount>,
 }
@@ -51,6 +53,7 @@ pub(crate) fn check_all(
         pid,
         streams_are_pipes,
         status: status_of(pid),
+        membership: fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
         mounts: mounts_of(pid),
     };
     plan.expect
@@ -385,7 +388,7 @@ impl Payload<'_> {
         let holds = self
             .group
             .zip(plan)
-            .and_then(|(group, plan)| group.holds(plan, self.pid, controller));
+            .and_then(|(group, plan)| group.holds(plan, &self.membership, controller));
         let knobs = plan.into_iter().flat_map(|plan| &plan.hierarchies);
         let version = knobs
             .filter(|one| one.controllers.contains(&controller))

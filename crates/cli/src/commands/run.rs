@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use belljar::{
-    Config, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome, RunRequest,
-    SpecError, Workspace,
+    Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome,
+    RunRequest, SpecError, Workspace,
 };
 
 use crate::args::{LimitArgs, Run};
@@ -63,6 +63,10 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
         result = run.run_with_files(&mut sink) => result?,
         () = super::interrupted() => return Err(Error::Cancelled),
     };
+    if !reader_gone {
+        // As above: a reader that is gone by now misses nothing that it asked for.
+        live.finish().ok();
+    }
     for skipped in copied
         .iter()
         .flat_map(|one| &one.skipped)
@@ -191,25 +195,21 @@ fn text(field: &str, shown: &str, bytes: std::io::Result<Vec<u8>>) -> Result<Str
 /// Standard input travels in the request; more than this belongs in a file.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
 
-fn read_stdin(path: &Path) -> Result<String, SpecError> {
+fn read_stdin(path: &Path) -> Result<Data, SpecError> {
     let wrong = |reason: String| SpecError::new("stdin", format!("{}: {reason}", path.display()));
-    let mut bytes = Vec::new();
-    let read = if path == Path::new("-") {
-        std::io::stdin()
-            .take(MAX_STDIN_BYTES + 1)
-            .read_to_end(&mut bytes)
+    let source: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
     } else {
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes))
+        Box::new(std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?)
     };
+    let mut bytes = Vec::new();
+    let read = source.take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| wrong(error.to_string()))?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {
-        return Err(wrong(format!(
-            "is longer than {MAX_STDIN_BYTES} bytes: copy it in with --file"
-        )));
+        let reason = format!("is longer than {MAX_STDIN_BYTES} bytes: copy it in with --file");
+        return Err(wrong(reason));
     }
-    String::from_utf8(bytes)
-        .map_err(|_| wrong("is not UTF-8 text: copy it in with --file".to_owned()))
+    Ok(bytes.into())
 }
 
 fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, SpecError> {

@@ -176,7 +176,7 @@ fn a_real_bus_takes_our_login_and_says_that_systemd_is_not_there() {
     let Err(Trouble::Refused { name, text }) = connection.call(&call) else {
         panic!("nobody is there to start a scope");
     };
-    assert_eq!(name, "org.freedesktop.DBus.Error.ServiceUnknown", "{text}");
+    assert_eq!(name, "org.freedesktop.DBus.Error.NameHasNoOwner", "{text}");
     assert!(
         connection.call(&hello()).is_err(),
         "a second Hello is refused, on a live connection"
@@ -203,7 +203,7 @@ fn a_scope_that_nobody_makes_is_an_error_that_says_what_to_try() {
     let uid = rustix::process::geteuid().as_raw();
     let error = super::super::start_scope(&[bus], uid, "x", std::process::id()).unwrap_err();
     assert!(
-        error.contains("ServiceUnknown") && error.contains("systemd-run"),
+        error.contains("NameHasNoOwner") && error.contains("systemd-run"),
         "{error}"
     );
 }

@@ -1,0 +1,326 @@
+"""Runs inside the guest, as root: belljar on a stock Debian with systemd, cgroup v2 and an older kernel.
+
+Prints what libtest prints, so that the host reads it like any other suite.
+"""
+
+import glob
+import json
+import os
+import subprocess
+import time
+import traceback
+
+BELLJAR = "/opt/belljar/belljar"
+V2 = "/sys/fs/cgroup"
+CONTROLLERS = ["memory", "pids", "cpu"]
+# Software emulation on a busy host: what takes milliseconds elsewhere takes seconds here.
+PATIENCE_S = 60
+
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+ROOT = {"PATH": PATH, "HOME": "/root"}
+ANN = {"PATH": PATH, "HOME": "/home/ann", "XDG_RUNTIME_DIR": "/run/user/1000"}
+AS_ANN = ["setpriv", "--reuid=1000", "--regid=1000", "--init-groups"]
+
+tests = []
+
+
+def test(body):
+    tests.append(body)
+    return body
+
+
+class Answer:
+    def __init__(self, done):
+        self.code = done.returncode
+        self.err = done.stderr.decode(errors="replace")
+        try:
+            self.outcome = json.loads(done.stdout)
+        except ValueError:
+            self.outcome = None
+        self.raw = done.stdout.decode(errors="replace")
+
+    def __getattr__(self, name):
+        if self.outcome is None:
+            raise AssertionError(f"no outcome: exit {self.code}, {self.raw!r} {self.err!r}")
+        return self.outcome[name]
+
+    def layers(self):
+        return {layer["name"]: layer for layer in self.receipt["layers"]}
+
+
+def run(before, *args, env=ROOT, code="print(6 * 7)", **more):
+    """One `belljar run` of Python code, started by way of `before`."""
+    command = [*before, BELLJAR, "run", "--json", "--language", "python", *args, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, timeout=PATIENCE_S, cwd="/", **more)
+    return Answer(done)
+
+
+def in_cgroup(path):
+    """Starts a program inside a cgroup."""
+    return ["sh", "-c", f'echo $$ > {path}/cgroup.procs && exec "$@"', "sh"]
+
+
+def expect_kept(answer, kind="exited"):
+    """The run ended so, under limits that were read back from v2, and nothing was let go."""
+    assert answer.verdict["kind"] == kind, (answer.outcome, answer.err)
+    for controller in CONTROLLERS:
+        layer = answer.layers()[f"cgroup_{controller}"]
+        assert layer["mechanism"] == f"cgroup v2 {controller}", layer
+        assert layer["verified"], layer
+    missing = [one for one in answer.receipt["missing"] if one["name"].startswith("cgroup")]
+    assert not missing, missing
+    if kind == "exited":
+        assert answer.exit_code == 0 and answer.stdout == "42\n", answer.outcome
+
+
+# What every place must keep.
+
+MEMORY_BOMB = "b = bytearray(400 << 20)\nprint(len(b))"
+FORK_BOMB = """
+import os, time
+made = 0
+try:
+    for _ in range(40):
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        made += 1
+except BlockingIOError:
+    pass
+print(42 if 0 < made < 12 else made)
+"""
+SPIN = "while True: pass"
+SLEEP = "import time; time.sleep(600)"
+
+
+def limits_hold(before, env):
+    expect_kept(run(before, env=env))
+    answer = run(before, "--memory", "64m", env=env, code=MEMORY_BOMB)
+    expect_kept(answer, "memory_limit")
+    assert answer.fault_domain == "limit", answer.outcome
+    assert answer.memory_peak_bytes <= 64 << 20, answer.memory_peak_bytes
+    answer = run(before, "--pids", "12", env=env, code=FORK_BOMB)
+    expect_kept(answer)
+    answer = run(before, "--cpu-time", "1s", "--timeout", "50s", env=env, code=SPIN)
+    expect_kept(answer, "cpu_time_limit")
+    assert 900 <= answer.cpu_ms, answer.cpu_ms
+    expect_kept(run(before, "--timeout", "3s", env=env, code=SLEEP), "wall_time_limit")
+
+
+# Where belljar may find itself.
+
+
+@test
+def ordinary_user_in_a_system_service_gets_a_scope():
+    limits_hold(AS_ANN, ANN)
+
+
+@test
+def ordinary_user_in_a_login_session_gets_a_scope():
+    where = subprocess.run(
+        ["runuser", "-l", "ann", "-c", "cat /proc/self/cgroup"], capture_output=True, text=True
+    ).stdout
+    assert "session-" in where, where
+    command = f"{BELLJAR} run --json --language python -c 'print(42)'"
+    done = subprocess.run(
+        ["runuser", "-l", "ann", "-c", command], env=ROOT, capture_output=True, timeout=PATIENCE_S
+    )
+    expect_kept(Answer(done))
+
+
+@test
+def ordinary_user_in_a_user_service_gets_a_scope():
+    before = [*AS_ANN, "systemd-run", "--user", "--pipe", "--wait", "--quiet"]
+    expect_kept(run(before, env=ANN))
+
+
+@test
+def ordinary_user_without_a_bus_daemon_asks_the_manager_itself():
+    os.makedirs("/tmp/runtime", exist_ok=True)
+    if not os.path.lexists("/tmp/runtime/systemd"):
+        os.symlink("/run/user/1000/systemd", "/tmp/runtime/systemd")
+    expect_kept(run(AS_ANN, env={**ANN, "XDG_RUNTIME_DIR": "/tmp/runtime"}))
+
+
+@test
+def ordinary_user_with_a_wrong_address_still_finds_the_bus():
+    env = {**ANN, "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/dbus/system_bus_socket"}
+    expect_kept(run(AS_ANN, env=env))
+
+
+@test
+def ordinary_user_alone_in_a_delegated_scope_uses_that():
+    before = [*AS_ANN, "systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes"]
+    expect_kept(run(before, env={**ANN}))
+
+
+@test
+def ordinary_user_with_nobody_to_ask_is_told():
+    env = {**ANN, "XDG_RUNTIME_DIR": "/nonexistent"}
+    answer = run(AS_ANN, env=env)
+    assert answer.code == 125, (answer.code, answer.raw, answer.err)
+    assert "delegated to uid 1000" in answer.err + answer.raw, answer.err
+    answer = run(AS_ANN, "--allow-missing", "cgroup", env=env)
+    names = {one["name"] for one in answer.receipt["missing"]}
+    assert {"cgroup_memory", "cgroup_pids", "cgroup_cpu"} <= names, names
+    assert answer.stdout == "42\n", answer.outcome
+
+
+@test
+def ordinary_user_in_a_leaf_of_a_delegated_directory():
+    top, leaf = f"{V2}/lab", f"{V2}/lab/leaf"
+    make_lab(top, leaf)
+    for path in (top, f"{top}/cgroup.procs", f"{top}/cgroup.subtree_control", leaf, f"{leaf}/cgroup.procs"):
+        os.chown(path, 1000, 1000)
+    try:
+        nobody = {**ANN, "XDG_RUNTIME_DIR": "/nonexistent"}
+        limits_hold([*in_cgroup(leaf), *AS_ANN], nobody)
+        left = [name for name in os.listdir(top) if name.startswith("belljar")]
+        assert not left, left
+    finally:
+        remove_lab(top, leaf)
+
+
+@test
+def root_in_a_leaf_of_a_directory_of_its_own():
+    top, leaf = f"{V2}/lab", f"{V2}/lab/leaf"
+    make_lab(top, leaf)
+    try:
+        expect_kept(run(in_cgroup(leaf)))
+        assert not glob.glob(f"{top}/belljar*")
+    finally:
+        remove_lab(top, leaf)
+
+
+@test
+def root_in_a_system_service_gets_a_scope():
+    limits_hold([], ROOT)
+
+
+@test
+def root_alone_in_a_delegated_scope_uses_that():
+    before = ["systemd-run", "--scope", "--quiet", "-p", "Delegate=yes"]
+    expect_kept(run(before))
+
+
+def make_lab(top, leaf):
+    wanted = " ".join(f"+{one}" for one in CONTROLLERS)
+    write(f"{V2}/cgroup.subtree_control", wanted)
+    os.mkdir(top)
+    write(f"{top}/cgroup.subtree_control", wanted)
+    os.mkdir(leaf)
+
+
+def remove_lab(top, leaf):
+    os.rmdir(leaf)
+    os.rmdir(top)
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+# The rest of the product on this kernel.
+
+
+@test
+def every_level_runs_for_root():
+    for level in ("none", "basic", "standard", "strict"):
+        answer = run([], "--level", level)
+        assert answer.stdout == "42\n", (level, answer.outcome)
+        assert all(layer["verified"] for layer in answer.receipt["layers"]), answer.receipt
+
+
+@test
+def every_level_runs_for_an_ordinary_user():
+    for level in ("none", "basic", "standard", "strict"):
+        args = ["--allow-missing", "scopes"] if level == "basic" else []
+        answer = run(AS_ANN, "--level", level, *args, env=ANN)
+        assert answer.stdout == "42\n", (level, answer.outcome)
+        assert all(layer["verified"] for layer in answer.receipt["layers"]), answer.receipt
+
+
+@test
+def a_kernel_without_landlock_scopes_is_told_at_basic():
+    answer = run(AS_ANN, "--level", "basic", env=ANN)
+    assert answer.code == 125 and "ABI 6" in answer.err + answer.raw, (answer.code, answer.raw, answer.err)
+
+
+@test
+def runs_beside_each_other_each_have_a_scope():
+    command = [*AS_ANN, BELLJAR, "run", "--json", "--language", "python", "-c", "print(42)"]
+    running = [
+        subprocess.Popen(command, env=ANN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
+        for _ in range(6)
+    ]
+    for one in running:
+        out, err = one.communicate(timeout=PATIENCE_S)
+        expect_kept(Answer(subprocess.CompletedProcess(command, one.returncode, out, err)))
+
+
+@test
+def a_killed_engine_leaves_nothing():
+    for before, env in ((AS_ANN, ANN), ([], ROOT)):
+        command = [*before, BELLJAR, "run", "--language", "python", "-c", "print('up', flush=True)\n" + SLEEP]
+        one = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, cwd="/")
+        assert one.stdout.readline() == b"up\n"
+        one.kill()
+        one.wait()
+        wait_until(lambda: not leftovers(), leftovers)
+
+
+@test
+def nothing_is_left():
+    wait_until(lambda: not leftovers(), leftovers)
+
+
+def leftovers():
+    found = []
+    for top, directories, _ in os.walk(V2):
+        found += [f"{top}/{name}" for name in directories if name.startswith("belljar-") and name != "belljar-vm.service"]
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/exe").startswith("/opt/belljar"):
+                found.append(f"process {pid}")
+        except OSError:
+            pass
+    found += glob.glob("/tmp/belljar*")
+    with open("/proc/self/mounts") as mounts:
+        found += [line for line in mounts if "belljar" in line]
+    for command in (["systemctl"], [*AS_ANN, "systemctl", "--user"]):
+        listed = subprocess.run(
+            [*command, "list-units", "--all", "--no-legend", "--plain", "belljar-*.scope"],
+            env=ANN if len(command) > 1 else ROOT, capture_output=True, text=True,
+        )
+        found += listed.stdout.splitlines()
+    return found
+
+
+def wait_until(true, what):
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+def main():
+    print(f"guest: Linux {os.uname().release}, {open('/proc/uptime').read().split()[0]} s after boot")
+    with open("/opt/belljar/only") as file:
+        only = file.read().split()
+    chosen = [body for body in tests if not only or any(word in body.__name__ for word in only)]
+    failed = 0
+    for body in chosen:
+        started = time.monotonic()
+        try:
+            body()
+            print(f"test {body.__name__} ... ok ({time.monotonic() - started:.1f} s)")
+        except Exception:
+            failed += 1
+            print(traceback.format_exc())
+            print(f"test {body.__name__} ... FAILED")
+    word = "FAILED" if failed else "ok"
+    print(f"test result: {word}. {len(chosen) - failed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out")
+
+
+main()
