@@ -61,6 +61,8 @@ pub(crate) fn remove_run(plan: &Plan) {
     }
     if let Files::Host { scratch } = &plan.files {
         until(deadline, || remove_scratch(&scratch.path()));
+        // Gone when it is empty; in use when it is not.
+        drop(fs::remove_dir(&scratch.parent));
     }
 }
 
