@@ -68,13 +68,7 @@ pub(crate) struct Run {
     #[arg(last = true, value_name = "ARGS")]
     pub args: Vec<String>,
 
-    #[command(flatten)]
-    pub confine: Confine,
-
-    #[command(flatten)]
-    pub limits: LimitArgs,
-
-    /// Give the program this file as standard input; - passes ours through
+    /// Give the program this file as standard input; - reads ours to its end first
     #[arg(long, value_name = "FILE")]
     pub stdin: Option<PathBuf>,
 
@@ -113,6 +107,13 @@ pub(crate) struct Run {
     /// Break set-up at a step, as step or step:die; for tests
     #[arg(long, hide = true, value_name = "STEP")]
     pub fault: Option<String>,
+
+    // Last: the heading of a flattened group goes on to whatever follows it in the help.
+    #[command(flatten)]
+    pub confine: Confine,
+
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 #[derive(Debug, Args)]

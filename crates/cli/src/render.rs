@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use belljar::{Error, Outcome, Stream, Verdict};
+use belljar::{DiskLimit, Error, Layer, Outcome, Stream, Verdict};
 use serde_json::ser::{Formatter, PrettyFormatter};
 
 /// Our own exit codes; see `belljar --help`.
@@ -340,7 +340,14 @@ pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
         Verdict::OutputLimit { limit_bytes, .. } => {
             format!("ended after {limit_bytes} bytes of output ({fix} raises it)")
         }
-        Verdict::DiskLimit { .. } => format!("failed with its disk full ({fix} raises it)"),
+        Verdict::DiskLimit { limit } => {
+            let met = match limit {
+                DiskLimit::DiskBytes => "its disk full",
+                DiskLimit::Inodes => "no room for another file",
+                DiskLimit::FileBytes => "a file as long as one may be",
+            };
+            format!("failed with {met} ({fix} raises it)")
+        }
         Verdict::SyscallDenied { .. } => {
             "ended by the system-call filter: 32-bit and x32 calls are never allowed".to_owned()
         }
@@ -357,9 +364,17 @@ fn dropped(outcome: &Outcome) -> Option<String> {
         .receipt
         .missing
         .iter()
-        .map(|one| format!("{:?} ({})", one.name, one.stand_in))
+        .map(|one| format!("{} ({})", layer_name(one.name), one.stand_in))
         .collect();
     (!missing.is_empty()).then(|| format!("ran without {}", missing.join("; ")))
+}
+
+/// A layer's name as a receipt and `belljar levels` spell it.
+pub(crate) fn layer_name(layer: Layer) -> String {
+    match serde_json::to_value(layer) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => format!("{layer:?}"),
+    }
 }
 
 #[cfg(test)]

@@ -35,11 +35,7 @@ pub(crate) fn levels(format: &Format) -> u8 {
 }
 
 fn layer_names(level: Level) -> String {
-    let names = level.layers().into_iter().filter_map(|layer| {
-        serde_json::to_value(layer)
-            .ok()
-            .and_then(|name| name.as_str().map(ToOwned::to_owned))
-    });
+    let names = level.layers().into_iter().map(render::layer_name);
     names.collect::<Vec<_>>().join(", ")
 }
 
