@@ -19,7 +19,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// on the same host: a run's directories carry the process id of whoever asked for it.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
-    descriptors: usize,
+    /// What each one leads to.
+    descriptors: Vec<PathBuf>,
     children: BTreeSet<String>,
     mounts: usize,
     directories: BTreeSet<PathBuf>,
@@ -40,13 +41,11 @@ impl Traces {
             asked(&std::process::id()) || askers.iter().any(asked)
         };
         let parent = format!("/tmp/belljar-{}", rustix::process::geteuid().as_raw());
-        let scratch = fs::read_dir(parent)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path());
+        let scratch = fs::read_dir(parent).into_iter().flatten().flatten();
+        // Collected before the descriptors are counted: the listing has one of its own.
+        let scratch: Vec<PathBuf> = scratch.map(|entry| entry.path()).collect();
         Self {
-            descriptors: fs::read_dir("/proc/self/fd").expect("our own").count(),
+            descriptors: descriptors(),
             children: children(),
             mounts: mountinfo.lines().count(),
             directories: cgroup_directories()
@@ -68,6 +67,15 @@ impl Traces {
         }
         assert_eq!(Self::take(askers), *self);
     }
+}
+
+/// Sorted, without the one that lists them; sockets and pipes without their numbers.
+fn descriptors() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/proc/self/fd").expect("our own").flatten();
+    let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let mut all: Vec<PathBuf> = links.filter(|link| !link.starts_with("/proc")).collect();
+    all.sort();
+    all
 }
 
 /// Children of any thread of this process, zombies too.

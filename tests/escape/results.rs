@@ -108,3 +108,17 @@ each_level!(
         );
     }
 );
+
+each_level!(
+    a_workspace_that_was_closed_still_comes_out,
+    [standard, strict],
+    |level| {
+        // Otherwise a program could make its run look like a fault of ours, which is never judged.
+        let host = TempDir::new();
+        let shown = host.join("out").display().to_string();
+        let code = "import os; open('a', 'w').write('x'); os.chmod('/workspace', 0); os._exit(3)";
+        let outcome = Sandbox::at(level).with(["--out", &shown]).run_python(code);
+        assert_eq!(outcome.exit_code, Some(3), "{outcome:?}");
+        assert_eq!(fs::read_to_string(host.join("out/a")).expect("copied"), "x");
+    }
+);

@@ -5,6 +5,8 @@
 
 pub mod cgroups;
 mod failure;
+#[cfg(test)]
+mod golden;
 pub(crate) mod host;
 mod identity;
 mod layout;

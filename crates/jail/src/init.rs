@@ -14,7 +14,7 @@ use belljar_sys::process::{
 };
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
 
 use crate::plan::{Files, Identity, Placed, Plan, Root};
@@ -24,6 +24,8 @@ use crate::{lockdown, payload, root, tree};
 const COPY_BYTES: usize = 256 << 10;
 /// Entries looked at for the longest file; the inode limit is below this unless the operator raised it.
 const MAX_ENTRIES: usize = 1 << 20;
+
+const OPEN_TO_ALL: Mode = Mode::from_raw_mode(0o755);
 
 /// Init's descriptors.
 #[derive(Debug)]
@@ -325,12 +327,14 @@ fn report(plan: &Plan, seen: &Seen, disk: Option<&OwnedFd>, notes: &OwnedFd) -> 
         value,
         cpu_us: u64::try_from(seen.cpu.as_micros()).unwrap_or(u64::MAX),
         max_resident_bytes: seen.max_resident_bytes,
-        disk: disk.map(measure).transpose()?,
+        disk: disk.and_then(|disk| measure(disk).ok()),
     };
     let bytes = Note::Ended(ending).to_bytes();
     let workspace = disk
         .filter(|_| plan.keep_workspace)
         .map(|disk| {
+            // A program that closed its own directory must not make its run look like a fault of ours.
+            rustix::fs::chmodat(disk, "workspace", OPEN_TO_ALL, AtFlags::empty())?;
             rustix::fs::openat(
                 disk,
                 "workspace",
@@ -350,28 +354,28 @@ fn measure(disk: &OwnedFd) -> Result<Disk> {
         bytes_free: all.f_bfree * all.f_frsize,
         inodes_used: all.f_files - all.f_ffree,
         inodes_free: all.f_ffree,
-        largest_file_bytes: largest_file(disk)?,
+        largest_file_bytes: largest_file(disk),
     })
 }
 
 /// The longest file anywhere below. Names and depth are the program's choice, so nothing is followed,
 /// one directory is open at a time, and the walk is bounded.
-fn largest_file(top: &OwnedFd) -> Result<u64> {
+fn largest_file(top: &OwnedFd) -> u64 {
     let mut largest = 0;
     let mut left = MAX_ENTRIES;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut waiting = vec![rustix::fs::openat(top, ".", flags, Mode::empty())?];
+    let first = rustix::fs::openat(top, ".", flags, Mode::empty());
+    let mut waiting: Vec<OwnedFd> = first.into_iter().collect();
     while let Some(directory) = waiting.pop() {
-        for entry in rustix::fs::Dir::read_from(&directory)? {
-            let entry = entry?;
+        // What cannot be read is no evidence, and no reason to lose the rest.
+        let entries = rustix::fs::Dir::read_from(&directory).into_iter().flatten();
+        for entry in entries.map_while(|entry| entry.ok()) {
             left = left.saturating_sub(1);
             let name = entry.file_name();
             if name == c"." || name == c".." || left == 0 {
                 continue;
             }
-            let Ok(stat) =
-                rustix::fs::statat(&directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-            else {
+            let Ok(stat) = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
             largest = largest.max(u64::try_from(stat.st_size).unwrap_or(0));
@@ -383,5 +387,5 @@ fn largest_file(top: &OwnedFd) -> Result<u64> {
             }
         }
     }
-    Ok(largest)
+    largest
 }

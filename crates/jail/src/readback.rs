@@ -205,16 +205,22 @@ impl Payload<'_> {
     }
 
     fn identity(&self) -> (String, bool) {
-        let expected = match self.plan.identity {
-            Identity::Caller => rustix::process::geteuid().as_raw(),
-            Identity::Host { uid, .. } | Identity::Mapped { uid, .. } => uid,
+        let (uid, gid) = match self.plan.identity {
+            Identity::Caller => (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            ),
+            Identity::Host { uid, gid } | Identity::Mapped { uid, gid, .. } => (uid, gid),
         };
-        let all_four = self
-            .field("Uid")
-            .split_ascii_whitespace()
-            .collect::<Vec<_>>();
-        let right = all_four.len() == 4 && all_four.iter().all(|id| id.parse() == Ok(expected));
-        (format!("host uid {expected}"), right && expected != 0)
+        let all_four = |key: &str, expected: u32| {
+            let ids: Vec<_> = self.field(key).split_ascii_whitespace().collect();
+            ids.len() == 4 && ids.iter().all(|id| id.parse() == Ok(expected))
+        };
+        // Only root can leave its groups; an ordinary user's are what its own processes have anyway.
+        let keeps_groups = !rustix::process::geteuid().is_root();
+        let groups_left = keeps_groups || self.field("Groups").trim().is_empty();
+        let right = all_four("Uid", uid) && all_four("Gid", gid) && groups_left;
+        (format!("host uid {uid}"), right && uid != 0)
     }
 
     /// Nobody else on this host runs under the same id now, as far as the caller may see.

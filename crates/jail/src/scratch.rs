@@ -20,6 +20,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 #[derive(Debug)]
 pub(crate) struct Made {
     parent: OwnedFd,
+    parent_path: PathBuf,
     name: String,
 }
 
@@ -28,6 +29,7 @@ pub(crate) fn create(plan: &Scratch, identity: &Identity) -> Result<Made> {
     let parent = make_in_parent(plan)?;
     let made = Made {
         parent,
+        parent_path: plan.parent.clone(),
         name: plan.name.clone(),
     };
     let top = rustix::fs::openat(&made.parent, &plan.name, DIRECTORY, Mode::empty())?;
@@ -85,6 +87,8 @@ impl Drop for Made {
         // What cannot be removed now (a full disk has no such case, a dying disk has) is found by the
         // next sweep under the same name.
         remove(self.parent.as_fd(), &self.name).ok();
+        // The last one out; as long as another run is in it, it is not empty.
+        rustix::fs::unlinkat(CWD, &self.parent_path, AtFlags::REMOVEDIR).ok();
     }
 }
 

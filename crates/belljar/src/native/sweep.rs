@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,9 +42,17 @@ pub(crate) fn sweep(host: &Host) {
             each_orphan(directory, |path| drop(fs::remove_dir(path)));
         }
     }
+    if !is_ours(&host.scratch_parent, host.uid) {
+        return; // absent, or somebody else made it first to have us remove what is not ours
+    }
     each_orphan(&host.scratch_parent, |path| drop(remove_scratch(path)));
     // Gone when it is empty; in use when it is not.
     drop(fs::remove_dir(&host.scratch_parent));
+}
+
+/// A real directory of this user; in a sticky /tmp nobody else can then put another in its place.
+fn is_ours(directory: &Path, uid: u32) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|one| one.is_dir() && one.uid() == uid)
 }
 
 /// How long the last processes of a run may take to die once their keeper is gone.
@@ -66,6 +75,8 @@ pub(crate) fn remove_run(plan: &Plan) {
     }
     if let Files::Host { scratch } = &plan.files {
         until(deadline, || remove_scratch(&scratch.path()));
+        // Gone when it is empty; in use when it is not.
+        drop(fs::remove_dir(&scratch.parent));
     }
 }
 
