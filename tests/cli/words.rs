@@ -70,7 +70,7 @@ fn help_of_run_names_every_option() {
         assert!(ended.out().contains(option), "no {option} in {ended:?}");
     }
     assert!(
-        !ended.out().contains("--fault"),
+        !ended.out().contains("--break-at"),
         "a hook for tests is not an option"
     );
 }

@@ -81,7 +81,7 @@ const IN_THE_KEEPER: [Step; 6] = [
 fn broken(step: Step, level: Level, how: &str) -> (Guarded, Mark) {
     let mark = Mark::new();
     let fault = format!("{}{how}", step_name(step));
-    let guarded = Guarded::belljar(&["--level", level.name(), "--fault", &fault], &mark);
+    let guarded = Guarded::belljar(&["--level", level.name(), "--break-at", &fault], &mark);
     (guarded, mark)
 }
 
@@ -150,7 +150,7 @@ fn a_step_that_a_level_does_not_have_breaks_nothing() {
 #[test]
 fn a_step_of_no_known_name_is_the_callers_mistake() {
     let mark = Mark::new();
-    let guarded = Guarded::belljar(&["--fault", "levitate"], &mark);
+    let guarded = Guarded::belljar(&["--break-at", "levitate"], &mark);
     assert_eq!(guarded.code, 2, "{guarded:?}");
     assert!(guarded.error()["message"].to_string().contains("levitate"));
     mark.assert_unmade();

@@ -62,10 +62,9 @@ impl Engine {
             }
             if batch.running.is_empty() {
                 // Nothing runs and the next does not fit: it never will.
-                if let Some((index, _)) = requests.next() {
-                    batch
-                        .results
-                        .insert(index, Err(Error::Budget { what: "CPU time" }));
+                if let Some((index, request)) = requests.next() {
+                    let error = batch.cannot_start(request);
+                    batch.results.insert(index, Err(error));
                 }
             } else {
                 batch.wait().await;
@@ -115,6 +114,23 @@ impl Batch {
         u128::from(taken.saturating_add(cpu_limit(request))) <= cpu.as_millis()
     }
 
+    /// Why a request that does not fit is not run; its own mistake, if it has one, is told first.
+    fn cannot_start(&self, request: Result<RunRequest, SpecError>) -> Error {
+        let asked = cpu_limit(&request);
+        let mistake = match request {
+            Ok(request) => self.engine.prepare(request).err(),
+            Err(mistake) => Some(mistake.into()),
+        };
+        let total = self.budget.cpu.map_or(0, |cpu| cpu.as_millis());
+        let left = total.saturating_sub(u128::from(self.cpu_used_ms));
+        mistake.unwrap_or_else(|| Error::Budget {
+            what: format!(
+                "limits.cpu_ms is {asked}, more than the {left} ms that are left of the batch's \
+                 {total} ms of CPU time"
+            ),
+        })
+    }
+
     fn start(&mut self, index: usize, request: Result<RunRequest, SpecError>) {
         let reserved = cpu_limit(&request);
         self.cpu_reserved_ms = self.cpu_reserved_ms.saturating_add(reserved);
@@ -134,7 +150,7 @@ impl Batch {
             };
             let result = tokio::select! {
                 biased;
-                () = over => Err(Error::Budget { what: "time" }),
+                () = over => Err(Error::Budget { what: "the batch's time is over".to_owned() }),
                 result = run => result,
             };
             (index, reserved, result)

@@ -19,7 +19,7 @@ use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
 use crate::native::run::{Finished, Keeper};
 use crate::native::{self, Prepared};
-use crate::output_files::{self, CopiedOut, Known};
+use crate::output_files::{self, CopiedOut, Known, Was};
 
 /// Takes one of our own roles if this process was started for it. Call it first in `main`, before any
 /// thread exists; when it answers, return that code at once.
@@ -297,17 +297,15 @@ impl Run<'_> {
 
 /// What we put into the workspace ourselves, to be left out when it comes back unchanged.
 fn known_files(spec: &Spec) -> Vec<Known<'_>> {
-    let given = spec.placed.iter().filter_map(|file| {
+    let placed = spec.placed.iter().filter_map(|file| {
         let path = file.path.strip_prefix(WORKSPACE).ok()?.to_owned();
-        match &file.source {
-            Source::Given(contents) => Some(Known {
-                path,
-                contents: &contents.0,
-            }),
-            Source::Host(_) => None,
-        }
+        let was = match &file.source {
+            Source::Given(contents) => Was::Bytes(&contents.0),
+            Source::Host(host) => Was::CopyOf(host),
+        };
+        Some(Known { path, was })
     });
-    given.collect()
+    placed.collect()
 }
 
 /// Microseconds to milliseconds with three digits, for people who compare small runs.

@@ -2,7 +2,7 @@
 //! regular files and directories, and none of that comes out.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,40 @@ pub struct Skipped {
 pub(crate) struct Known<'a> {
     /// Relative to the workspace.
     pub path: PathBuf,
-    pub contents: &'a [u8],
+    pub was: Was<'a>,
+}
+
+/// What a file held before the program ran.
+pub(crate) enum Was<'a> {
+    Bytes(&'a [u8]),
+    CopyOf(&'a Path),
+}
+
+impl Known<'_> {
+    fn is_unchanged(&self, file: &mut File) -> io::Result<bool> {
+        match &self.was {
+            Was::Bytes(bytes) => same(&mut &bytes[..], file),
+            // One that the host changed or removed since is worth copying.
+            Was::CopyOf(path) => File::open(path).map_or(Ok(false), |mut host| same(&mut host, file)),
+        }
+    }
+}
+
+/// Whether two readers give the same bytes, read piece by piece: either may be large.
+fn same(one: &mut dyn Read, other: &mut dyn Read) -> io::Result<bool> {
+    let (mut left, mut right) = (BufReader::new(one), BufReader::new(other));
+    loop {
+        let (a, b) = (left.fill_buf()?, right.fill_buf()?);
+        let common = a.len().min(b.len());
+        if common == 0 {
+            return Ok(a.len() == b.len());
+        }
+        if a[..common] != b[..common] {
+            return Ok(false);
+        }
+        left.consume(common);
+        right.consume(common);
+    }
 }
 
 /// Copies the regular files and directories below `workspace` into `target`, which must be new or
@@ -149,15 +182,11 @@ impl Copy<'_> {
         let fd = rustix::fs::openat(from, name, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&fd)?;
         let mut source = File::from(fd);
-        if let Some(known) = self.known.iter().find(|known| known.path == shown)
-            && u64::try_from(stat.st_size) == Ok(known.contents.len() as u64)
-        {
-            let mut contents = Vec::with_capacity(known.contents.len());
-            io::Read::read_to_end(&mut source, &mut contents)?;
-            if contents == known.contents {
+        if let Some(known) = self.known.iter().find(|known| known.path == shown) {
+            if known.is_unchanged(&mut source)? {
                 return Ok(());
             }
-            io::Seek::rewind(&mut source)?;
+            source.rewind()?;
         }
         let mut target = fs::OpenOptions::new()
             .write(true)
@@ -217,7 +246,7 @@ mod tests {
         let top = open_directory(rustix::fs::CWD, tree.to_str().unwrap()).unwrap();
         let known = [Known {
             path: "main.py".into(),
-            contents: b"print(1)",
+            was: Was::Bytes(b"print(1)"),
         }];
         let done = copy_out(&top, &base.join("out"), &known).unwrap();
         assert_eq!((done.files, done.bytes), (1, 2));

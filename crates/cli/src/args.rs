@@ -105,7 +105,7 @@ pub(crate) struct Run {
     pub raw: bool,
 
     /// Break set-up at a step, as step or step:die; for tests
-    #[arg(long, hide = true, value_name = "STEP")]
+    #[arg(long = "break-at", hide = true, value_name = "STEP")]
     pub fault: Option<String>,
 
     // Last: the heading of a flattened group goes on to whatever follows it in the help.

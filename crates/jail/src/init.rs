@@ -14,7 +14,7 @@ use belljar_sys::process::{
 };
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
 
 use crate::plan::{Files, Identity, Placed, Plan, Root};
@@ -378,12 +378,15 @@ fn largest_file(top: &OwnedFd) -> u64 {
             let Ok(stat) = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
-            largest = largest.max(u64::try_from(stat.st_size).unwrap_or(0));
-            let is_directory = rustix::fs::FileType::from_raw_mode(stat.st_mode)
-                == rustix::fs::FileType::Directory;
-            if is_directory && waiting.len() < 256 {
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => {
+                    largest = largest.max(u64::try_from(stat.st_size).unwrap_or(0));
+                }
                 // One that the program closed to itself is not looked into.
-                waiting.extend(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok());
+                FileType::Directory if waiting.len() < 256 => {
+                    waiting.extend(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok());
+                }
+                _ => {}
             }
         }
     }

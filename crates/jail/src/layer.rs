@@ -1,5 +1,7 @@
 //! The barriers, by name. A receipt lists each one as it was read back.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// One barrier between the program and the host.
@@ -36,6 +38,13 @@ pub enum Layer {
     CgroupMemory,
     CgroupPids,
     CgroupCpu,
+}
+
+impl fmt::Display for Layer {
+    /// The name on the wire.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(out)
+    }
 }
 
 /// A barrier as it was found just before the program was released.

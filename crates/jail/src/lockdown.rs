@@ -18,15 +18,17 @@ pub(crate) fn lock_down(
     plan: &Lockdown,
     identity: &Identity,
 ) -> std::result::Result<bool, Stopped> {
-    set_rlimits(&plan.rlimits)?;
     drop_bounding_set().at(Step::Capabilities)?;
     become_program(identity).at(Step::Identity)?;
     drop_capabilities().at(Step::Capabilities)?;
     forbid_new_privileges().at(Step::NoNewPrivileges)?;
-    match &plan.landlock {
-        Some(rules) => restrict_files(rules),
-        None => Ok(false),
-    }
+    let refuses = match &plan.landlock {
+        Some(rules) => restrict_files(rules)?,
+        None => false,
+    };
+    // After all that opens a descriptor of ours, so that even a very low limit is the program's alone.
+    set_rlimits(&plan.rlimits)?;
+    Ok(refuses)
 }
 
 /// The filter. After it nothing may need a call that programs are refused.

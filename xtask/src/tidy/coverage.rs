@@ -11,7 +11,7 @@ pub(super) fn steps(tree: &Tree) -> Vec<Finding> {
 }
 
 pub(super) fn layers(tree: &Tree) -> Vec<Finding> {
-    each_variant_is_tested(tree, "Layer", "crates/belljar/src/model/layer.rs", "escape")
+    each_variant_is_tested(tree, "Layer", "crates/jail/src/layer.rs", "escape")
 }
 
 pub(super) fn specification(tree: &Tree) -> Vec<Finding> {
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_layer_needs_the_escape_suite() {
         let layer = (
-            "crates/belljar/src/model/layer.rs",
+            "crates/jail/src/layer.rs",
             "pub enum Layer { Seccomp }",
         );
         let found = layers(&Tree::of(&[layer]));

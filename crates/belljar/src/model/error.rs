@@ -62,8 +62,8 @@ pub enum Error {
     Lost { what: &'static str },
 
     /// The batch's budget was used up before this request could be run, or while it ran.
-    #[error("the batch's {what} is used up")]
-    Budget { what: &'static str },
+    #[error("not run to its end: {what}")]
+    Budget { what: String },
 
     /// The run was cancelled by its caller.
     #[error("cancelled")]
@@ -104,9 +104,7 @@ fn hint_text(hint: &Option<String>) -> String {
 }
 
 fn unverified(checks: &[Check]) -> String {
-    let names = checks.iter().filter(|check| !check.verified);
-    names
-        .map(|check| format!("{:?} ({})", check.name, check.mechanism))
-        .collect::<Vec<_>>()
-        .join(", ")
+    let failed = checks.iter().filter(|check| !check.verified);
+    let named = failed.map(|check| format!("{} ({})", check.name, check.mechanism));
+    named.collect::<Vec<_>>().join(", ")
 }

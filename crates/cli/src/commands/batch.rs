@@ -83,10 +83,11 @@ fn progress(total: Option<u64>, quiet: bool) -> ProgressBar {
     bar
 }
 
-/// How many requests there are; standard input does not say.
+/// How many requests there are; only a regular file says so beforehand.
 fn count_lines(path: &Path) -> Result<Option<u64>, SpecError> {
-    if path == Path::new("-") {
-        return Ok(None);
+    let is_file = std::fs::metadata(path).is_ok_and(|one| one.is_file());
+    if path == Path::new("-") || !is_file {
+        return Ok(None); // a pipe can be read only once
     }
     let lines = BufReader::new(open(path)?).split(b'\n');
     let filled = lines
