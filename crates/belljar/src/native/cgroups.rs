@@ -79,6 +79,12 @@ pub fn find(uid: u32) -> Cgroups {
         Some(two) if all.is_empty() && !buses.is_empty() && offers(&two.mount, &missing) => {
             scope(two, uid, buses)
         }
+        Some(two) if uid == 0 && offers(&two.mount, &missing) => Cgroups::None(format!(
+            "the root cgroup hands no {} to its children (\"echo {} > {}/cgroup.subtree_control\" does)",
+            names(&missing),
+            switches(&missing),
+            two.mount.display()
+        )),
         _ => Cgroups::None(format!(
             "no cgroup directory with {} is delegated to uid {uid}",
             names(&missing)
@@ -133,6 +139,15 @@ impl Cgroups {
             }
         }
     }
+}
+
+/// As `cgroup.subtree_control` takes them.
+fn switches(controllers: &[Controller]) -> String {
+    let all: Vec<String> = controllers
+        .iter()
+        .map(|one| format!("+{}", one.name()))
+        .collect();
+    all.join(" ")
 }
 
 fn names(controllers: &[Controller]) -> String {
@@ -234,11 +249,7 @@ fn take_over(mount: &Path, own: &Path, needed: &[Controller]) -> Option<PathBuf>
     let leaf = own.join("belljar-engine");
     fs::create_dir(&leaf).ok()?;
     fs::write(leaf.join("cgroup.procs"), "0").ok()?;
-    let wanted: Vec<String> = needed
-        .iter()
-        .map(|one| format!("+{}", one.name()))
-        .collect();
-    fs::write(own.join("cgroup.subtree_control"), wanted.join(" ")).ok()?;
+    fs::write(own.join("cgroup.subtree_control"), switches(needed)).ok()?;
     Some(own.to_owned())
 }
 
