@@ -202,7 +202,13 @@ impl Run<'_> {
             keep_workspace: self.out.is_some(),
             fault: self.engine.config.fault,
         };
-        let (planned, _claim) = prepared.plan()?;
+        let (planned, _claim) = match prepared.plan() {
+            Ok(planned) => planned,
+            Err(error) => {
+                keeper.reap();
+                return Err(error);
+            }
+        };
         let mut finished = native::run::carry_out(keeper, &planned.plan, &self.spec, sink).await?;
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
@@ -257,7 +263,7 @@ impl Run<'_> {
             output: [finished.stdout.total_bytes(), finished.stderr.total_bytes()],
         };
         let judged = native::judge(&facts).ok_or(Error::Lost {
-            what: "its init is gone",
+            what: "its init died while the program ran",
         })?;
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);

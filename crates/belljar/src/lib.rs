@@ -26,7 +26,9 @@
 //! ```
 
 pub mod attack;
+mod batch;
 mod capture;
+pub mod doctor;
 mod engine;
 pub mod languages;
 mod model;
@@ -34,6 +36,7 @@ mod native;
 mod output_files;
 pub mod seccomp;
 
+pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};
 pub use belljar_jail::plan::{Fault, FaultKind};
 pub use belljar_jail::report::Step;
@@ -45,7 +48,7 @@ pub use model::outcome::{
     Captured, DiskLimit, Event, EventKind, Evidence, FaultDomain, Outcome, Stream, Verdict,
 };
 pub use model::receipt::{Missing, Receipt, Versions};
-pub use model::request::{RunRequest, Workspace};
+pub use model::request::{Data, RunRequest, Workspace};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;

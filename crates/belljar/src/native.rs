@@ -4,6 +4,7 @@
 //! a Spec into a Plan, [`run`] carries it through a keeper, [`verdict`] judges the facts.
 
 pub mod cgroups;
+mod failure;
 pub(crate) mod host;
 mod identity;
 mod layout;
@@ -16,6 +17,7 @@ mod verdict;
 use belljar_jail::plan::Fault;
 use belljar_jail::report::{End, Report};
 
+pub(crate) use identity::subordinate_ranges;
 pub(crate) use sweep::sweep;
 pub(crate) use verdict::{Facts, judge, usage};
 

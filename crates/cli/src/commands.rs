@@ -2,7 +2,10 @@
 
 mod batch;
 mod catalogue;
+mod doctor;
 mod run;
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Arguments, Command};
 
@@ -11,8 +14,25 @@ pub(crate) async fn dispatch(arguments: Arguments) -> u8 {
     match arguments.command {
         Command::Run(run) => run::run(*run).await,
         Command::Batch(batch) => batch::batch(batch).await,
-        Command::Doctor(_) => 125,
+        Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),
+    }
+}
+
+/// Ctrl-C, a polite kill or a closed terminal: the sandbox is ended and we say so.
+pub(crate) async fn interrupted() {
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
     }
 }

@@ -44,6 +44,7 @@ pub(crate) fn error_code(error: &Error) -> u8 {
         | Error::NotVerified { .. }
         | Error::Unavailable { .. }
         | Error::Backend { .. }
+        | Error::Budget { .. }
         | Error::Lost { .. } => OURS,
     }
 }
@@ -69,6 +70,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Unavailable { .. }
         | Error::Backend { .. }
         | Error::Lost { .. }
+        | Error::Budget { .. }
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })
@@ -198,6 +200,14 @@ impl Live {
             Stream::Stderr => io::stderr().lock().write_all(&self.stderr.filter(bytes)),
         }
     }
+
+    /// Shows what was held back as the beginning of a sequence that never ended.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(&self.stdout.rest())?;
+        out.flush()?;
+        io::stderr().lock().write_all(&self.stderr.rest())
+    }
 }
 
 /// Keeps a program from talking to the caller's terminal: colours pass, everything else that starts
@@ -218,6 +228,14 @@ impl Terminal {
         Self {
             active,
             pending: Vec::new(),
+        }
+    }
+
+    fn rest(&mut self) -> Vec<u8> {
+        let pending = std::mem::take(&mut self.pending);
+        match pending.split_first() {
+            Some((_, after)) => [b"^[", after].concat(),
+            None => pending,
         }
     }
 

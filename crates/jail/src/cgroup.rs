@@ -65,26 +65,36 @@ impl Group {
         hierarchy.knobs.iter().try_for_each(|knob| set(&path, knob))
     }
 
-    /// Open `cgroup.procs` files: writing `0` to each moves the writer. The kernel checks the
-    /// opener's rights (since CVE-2021-4197), so the payload needs none of its own.
+    /// Open files to which the payload writes `0` to move itself in. The kernel checks the opener's
+    /// rights (since CVE-2021-4197), so the payload needs none of its own.
+    ///
+    /// On v1 it is `tasks`, not `cgroup.procs`: a single thread that moves itself spares the kernel
+    /// its global lock, and with it an RCU grace period of some 10 ms in each hierarchy.
     pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         self.parts
             .iter()
-            .map(|part| rustix::fs::open(part.path.join("cgroup.procs"), flags, Mode::empty()))
+            .map(|part| rustix::fs::open(part.path.join(part.door()), flags, Mode::empty()))
             .collect()
     }
 
-    /// Whether `pid` is in every directory and every knob holds what was written.
-    pub(crate) fn holds(&self, plan: &Cgroup, pid: u32, controller: Controller) -> Option<bool> {
+    /// Whether the process with this `membership` (its /proc/PID/cgroup) is in the directory of a
+    /// controller, and every knob there holds what was written.
+    pub(crate) fn holds(
+        &self,
+        plan: &Cgroup,
+        membership: &str,
+        controller: Controller,
+    ) -> Option<bool> {
         let index = self
             .parts
             .iter()
             .position(|part| part.controllers.contains(&controller))?;
         let part = self.parts.get(index)?;
         let knobs = &plan.hierarchies.get(index)?.knobs;
-        let inside = read(&part.path, "cgroup.procs")
-            .is_some_and(|pids| pids.lines().any(|line| line.parse() == Ok(pid)));
+        let inside = membership
+            .lines()
+            .any(|line| is_in(line, part, controller, &plan.name));
         let kept = knobs
             .iter()
             .filter(|knob| knob.file.starts_with(controller.name()))
@@ -141,6 +151,21 @@ impl Drop for Group {
     }
 }
 
+/// Whether a line of /proc/PID/cgroup (`number:controllers:path`) says that the process is in `name`.
+fn is_in(line: &str, part: &Part, controller: Controller, name: &str) -> bool {
+    let Some((controllers, path)) = line
+        .split_once(':')
+        .and_then(|(_, rest)| rest.split_once(':'))
+    else {
+        return false;
+    };
+    let hierarchy = match part.version {
+        CgroupVersion::V1 => controllers.split(',').any(|one| one == controller.name()),
+        CgroupVersion::V2 => controllers.is_empty(),
+    };
+    hierarchy && path.rsplit('/').next() == Some(name)
+}
+
 /// How the kernel tells that memory ran out.
 #[derive(Debug)]
 pub(crate) enum Alarm {
@@ -154,6 +179,13 @@ pub(crate) enum Alarm {
 }
 
 impl Part {
+    fn door(&self) -> &'static str {
+        match self.version {
+            CgroupVersion::V1 => "tasks",
+            CgroupVersion::V2 => "cgroup.procs",
+        }
+    }
+
     fn measure(&self, controller: Controller, usage: &mut Usage) {
         let number = |file: &str| read(&self.path, file).and_then(|text| text.trim().parse().ok());
         let field = |file: &str, key: &str| read(&self.path, file).and_then(|t| keyed(&t, key));

@@ -48,16 +48,19 @@ pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
 }
 
 fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result<(), Stopped> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).at(Step::Clone)?;
     // Until then we are dumpable: the files through which our ids are mapped would be root's else.
     await_go(&ends.commands).at(Step::IdMap)?;
-    die_with_keeper().at(Step::IdMap)?;
     let (proc, disk) = match &plan.files {
         Files::Root(layout) => {
+            die_with_keeper().at(Step::IdMap)?;
             let built = build_root(plan, layout, &ends.placed)?;
-            (built.proc, Some(built.workspace))
+            (built.proc, Some(built.disk))
         }
         Files::Host { .. } => {
+            // No signal at the keeper's death: nobody but us could end the tree then, so we live to
+            // see the closed socket and do it.
+            rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+                .at(Step::Become)?;
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .at(Step::Become)?;
             place_all(plan, &ends.placed, rustix::fs::CWD, &plan.identity)?;
@@ -74,15 +77,20 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
         cgroup_doors,
     } = ends;
     drop(placed);
+    let (locked, init_locked) = crate::wire::control_pair().at(Step::Fork)?;
     let mut inner = payload::Ends {
         notes,
         gate,
         stdio,
         cgroup_doors,
         proc,
+        init_locked,
     };
     let child = match clone(single, 0).at(Step::Fork)? {
-        Cloned::Child => payload::run(plan, &inner),
+        Cloned::Child => {
+            drop(locked);
+            payload::run(plan, &inner)
+        }
         Cloned::Parent { child, .. } => child,
     };
     let notes = inner
@@ -101,11 +109,14 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     }
     drop(inner); // the program's streams, the cgroup's doors, the gate: none of them is init's
     lock_init_down(plan).at(Step::InitLockdown)?;
+    // Only now may the payload show itself: no hostile code runs beside an init with privileges.
+    rustix::io::write(&locked, b"g").at(Step::InitLockdown)?;
+    drop(locked);
     let ended = supervise(child, &commands, &signals).at(Step::Fork)?;
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
 }
 
-/// Nobody reads init's memory or descriptors, and it never outlives the keeper.
+/// Nobody reads init's memory or descriptors, and its namespace never outlives the keeper.
 fn die_with_keeper() -> Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))

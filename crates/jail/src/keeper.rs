@@ -29,8 +29,12 @@ use crate::{init, readback, scratch, tree};
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long init may take to end everything before it is killed itself.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
-/// CPU time is looked at no more often than this.
+/// How long an init that has reported may take to exit by itself.
+const INIT_EXIT: Duration = Duration::from_millis(50);
+/// CPU time is looked at no more often than this,
 const CPU_LOOK: Duration = Duration::from_millis(5);
+/// and than this where it is summed over the host's process table.
+const TREE_LOOK: Duration = Duration::from_millis(20);
 
 /// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
 pub fn main() -> u8 {
@@ -202,13 +206,19 @@ impl Keeper {
             if fds[0].revents().contains(PollFlags::IN) {
                 let mut bytes = [0; Note::BYTES];
                 let received = fd::receive(&self.notes, &mut bytes).at(Step::Clone)?;
+                if received.length == 0 {
+                    // All ends are closed: whoever set up died without a word.
+                    return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
+                }
                 let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
                 match Note::from_bytes(&bytes[..received.length]) {
                     Some(Note::Ready(ready)) => return Ok((ready, sender.cast_unsigned())),
                     Some(Note::Stopped(stopped)) => return Err(stopped.into()),
-                    Some(Note::Ended(_)) | None => {
-                        return Err(Stopped::new(Step::Clone, Errno::PROTO).into());
+                    // The payload died before it was the program.
+                    Some(Note::Ended(_)) => {
+                        return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
                     }
+                    None => return Err(Stopped::new(Step::Clone, Errno::PROTO).into()),
                 }
             }
             let why = if !fds[1].revents().is_empty() {
@@ -352,6 +362,8 @@ impl Keeper {
             kill(self.init_fd.as_fd()).ok();
             while let Ok(Some(_)) = reap_any(Wait::Block) {}
         } else {
+            // One that has reported is on its way out: a moment's wait spares a walk through /proc.
+            wait(&mut [PollFd::new(&self.init_fd, PollFlags::IN)], INIT_EXIT).ok();
             tree::end_descendants();
         }
         self.reaped = true;
@@ -394,6 +406,9 @@ struct Watch {
     deadline: Instant,
     cpu_limit: Duration,
     millicpus: u64,
+    /// There is a limit on CPU time and no cgroup that counts it. RLIMIT_CPU cannot be relied on: it counts
+    /// clock ticks, which on a busy host are off by a fifth, and leaves no trace but a signal.
+    counts_tree: bool,
     ended_by: Option<Cause>,
     give_up_at: Option<Instant>,
 }
@@ -404,6 +419,7 @@ impl Watch {
             deadline: released + Duration::from_millis(plan.wall_ms),
             cpu_limit: Duration::from_millis(plan.cpu_ms),
             millicpus: plan.millicpus.max(1),
+            counts_tree: plan.cgroup.is_none() && plan.lockdown.is_some(),
             ended_by: None,
             give_up_at: None,
         }
@@ -416,13 +432,26 @@ impl Watch {
             return at.saturating_duration_since(now);
         }
         let wall = self.deadline.saturating_duration_since(now);
-        let Some(used) = group.and_then(Group::cpu_us) else {
+        let Some(used) = self.cpu_used(group) else {
             return wall;
         };
-        let cpu_left = self.cpu_limit.saturating_sub(Duration::from_micros(used));
+        let cpu_left = self.cpu_limit.saturating_sub(used);
         // With so many cores, CPU time can run out no sooner than this.
-        let cores = u32::try_from(self.millicpus.div_ceil(1000)).unwrap_or(u32::MAX);
-        wall.min((cpu_left / cores).max(CPU_LOOK))
+        let (cores, least) = if self.counts_tree {
+            let all = std::thread::available_parallelism().map_or(1, usize::from);
+            (u32::try_from(all), TREE_LOOK)
+        } else {
+            (u32::try_from(self.millicpus.div_ceil(1000)), CPU_LOOK)
+        };
+        wall.min((cpu_left / cores.unwrap_or(u32::MAX)).max(least))
+    }
+
+    /// What the whole tree used, if that is limited.
+    fn cpu_used(&self, group: Option<&Group>) -> Option<Duration> {
+        if self.counts_tree {
+            return Some(tree::cpu_time());
+        }
+        group.and_then(Group::cpu_us).map(Duration::from_micros)
     }
 
     fn gave_up(&self) -> bool {
@@ -433,8 +462,7 @@ impl Watch {
         if Instant::now() >= self.deadline {
             return Some(Cause::WallTime);
         }
-        let used = group.and_then(Group::cpu_us)?;
-        (Duration::from_micros(used) >= self.cpu_limit).then_some(Cause::CpuTime)
+        (self.cpu_used(group)? >= self.cpu_limit).then_some(Cause::CpuTime)
     }
 }
 

@@ -15,7 +15,7 @@ pub mod plan;
 mod readback;
 pub mod report;
 mod root;
-mod scratch;
+pub mod scratch;
 mod tree;
 pub mod wire;
 

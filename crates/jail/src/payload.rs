@@ -25,6 +25,8 @@ pub(crate) struct Ends {
     pub cgroup_doors: Vec<OwnedFd>,
     /// The procfs to look at ourselves through.
     pub proc: OwnedFd,
+    /// Readable when init has given up its own privileges; closed when it failed to.
+    pub init_locked: OwnedFd,
 }
 
 /// Becomes the program, or tells why not. Never returns.
@@ -68,6 +70,9 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     if let Some(lockdown) = &plan.lockdown {
         lockdown::install_filter(&lockdown.filter).at(Step::Seccomp)?;
     }
+    if wait_for_release(&ends.init_locked).is_err() {
+        exit_now(1); // init is gone, and has said why if it could
+    }
     rustix::io::write(&ends.notes, &Note::Ready(ready).to_bytes()).at(Step::Exec)?;
     wait_for_release(&ends.gate).at(Step::ReadBack)?;
     Ok(program)
@@ -97,33 +102,16 @@ fn own_namespaces(proc: &OwnedFd) -> [u64; 7] {
 /// How many descriptors beyond the standard three would pass through exec.
 fn stray_fds(proc: &OwnedFd) -> u64 {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let list = rustix::fs::openat(proc, "self/fdinfo", flags, rustix::fs::Mode::empty());
+    let list = rustix::fs::openat(proc, "self/fd", flags, rustix::fs::Mode::empty());
     let Ok(entries) = list.and_then(rustix::fs::Dir::new) else {
         return u64::MAX;
     };
-    let mut stray = 0;
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy();
-        if name.parse().is_ok_and(|number: u32| number > 2) && !closes_on_exec(proc, &name) {
-            stray += 1;
-        }
-    }
-    stray
-}
-
-fn closes_on_exec(proc: &OwnedFd, number: &str) -> bool {
-    const O_CLOEXEC: u32 = 0o2_000_000;
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let path = format!("self/fdinfo/{number}");
-    let Ok(file) = rustix::fs::openat(proc, path, flags, rustix::fs::Mode::empty()) else {
-        return true; // it was the listing's own descriptor, closed since
-    };
-    let mut text = [0; 512];
-    let read = rustix::io::read(&file, &mut text).unwrap_or(0);
-    String::from_utf8_lossy(&text[..read])
-        .lines()
-        .find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok())
-        .is_some_and(|flags| flags & O_CLOEXEC != 0)
+    let numbers = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
+    numbers
+        .filter(|number| *number > 2 && fd::passes_exec(*number))
+        .count() as u64
 }
 
 fn wait_for_release(gate: &OwnedFd) -> Result<()> {

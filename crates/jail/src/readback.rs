@@ -32,6 +32,10 @@ pub(crate) struct Payload<'a> {
     pid: u32,
     streams_are_pipes: bool,
     status: HashMap<String, String>,
+    /// Which cgroups it is in, as its /proc entry says.
+    membership: String,
+    /// The mounts that it sees; read once, as writing the list is dear for the kernel.
+    mounts: Vec<Mount>,
 }
 
 /// Looks at every layer that the plan expects.
@@ -42,14 +46,15 @@ pub(crate) fn check_all(
     pid: u32,
     streams_are_pipes: bool,
 ) -> Vec<Check> {
-    let status = status_of(pid);
     let payload = Payload {
         plan,
         group,
         ready,
         pid,
         streams_are_pipes,
-        status,
+        status: status_of(pid),
+        membership: fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
+        mounts: mounts_of(pid),
     };
     plan.expect
         .iter()
@@ -63,6 +68,11 @@ fn status_of(pid: u32) -> HashMap<String, String> {
     pairs
         .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
         .collect()
+}
+
+fn mounts_of(pid: u32) -> Vec<Mount> {
+    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    text.lines().filter_map(Mount::parse).collect()
 }
 
 impl Payload<'_> {
@@ -266,14 +276,8 @@ impl Payload<'_> {
         }
     }
 
-    /// The mounts that the payload sees: (mount point, options, file system, its options).
-    fn mounts(&self) -> Vec<Mount> {
-        let text = fs::read_to_string(format!("/proc/{}/mountinfo", self.pid)).unwrap_or_default();
-        text.lines().filter_map(Mount::parse).collect()
-    }
-
     fn root(&self) -> (String, bool) {
-        let mounts = self.mounts();
+        let mounts = &self.mounts;
         let at_root: Vec<_> = mounts.iter().filter(|mount| mount.point == "/").collect();
         let alone = matches!(at_root[..], [top] if top.kind == "tmpfs" && top.has("ro"));
         let writable = self.writable_points();
@@ -306,7 +310,7 @@ impl Payload<'_> {
         let Some(layout) = self.layout() else {
             return (String::new(), false);
         };
-        let mounts = self.mounts();
+        let mounts = &self.mounts;
         let own: Vec<_> = mounts
             .iter()
             .filter(|mount| mount.point == "/proc")
@@ -338,7 +342,7 @@ impl Payload<'_> {
         let Some(layout) = self.layout() else {
             return (String::new(), false);
         };
-        let mounts = self.mounts();
+        let mounts = &self.mounts;
         let found = layout.devices.iter().all(|device| {
             mounts
                 .iter()
@@ -358,7 +362,7 @@ impl Payload<'_> {
         };
         let kilobytes = format!("size={}k", layout.writable.bytes.div_ceil(4096) * 4);
         let inodes = format!("nr_inodes={}", layout.writable.inodes);
-        let mounts = self.mounts();
+        let mounts = &self.mounts;
         let bounded = layout.writable.directories.iter().all(|directory| {
             let point = directory.target.to_string_lossy();
             let top = mounts.iter().rfind(|mount| mount.point == point);
@@ -384,7 +388,7 @@ impl Payload<'_> {
         let holds = self
             .group
             .zip(plan)
-            .and_then(|(group, plan)| group.holds(plan, self.pid, controller));
+            .and_then(|(group, plan)| group.holds(plan, &self.membership, controller));
         let knobs = plan.into_iter().flat_map(|plan| &plan.hierarchies);
         let version = knobs
             .filter(|one| one.controllers.contains(&controller))

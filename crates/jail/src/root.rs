@@ -24,6 +24,8 @@ const STAGE: &str = "/usr";
 /// The root holds names, small files and mount points; nothing that grows.
 const ROOT_BYTES: &str = "32m";
 const ROOT_INODES: &str = "8192";
+/// What stands over the covered parts of /proc: nothing, as a file and as a directory.
+const COVERS: [&str; 2] = [".belljar/empty", ".belljar/none"];
 const READABLE: Mode = Mode::from_raw_mode(0o755);
 
 /// Trees of the host, opened in our mount namespace before we give up the id that may look at them.
@@ -38,8 +40,8 @@ pub(crate) struct Sources {
 pub(crate) struct Built {
     /// The fresh procfs, also when it is not shown inside.
     pub proc: OwnedFd,
-    /// The writable file system's workspace.
-    pub workspace: OwnedFd,
+    /// The top of the writable file system, which the program sees only in parts.
+    pub disk: OwnedFd,
 }
 
 pub(crate) fn open_sources(root: &Root) -> std::result::Result<Sources, Stopped> {
@@ -80,11 +82,15 @@ fn open_bind(bind: &Bind) -> Result<OwnedFd> {
 }
 
 fn clone_tree(source: BorrowedFd<'_>) -> Result<OwnedFd> {
+    clone_of(source, "")
+}
+
+fn clone_of(at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let clone = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
-    open_tree(source, "", clone)
+    open_tree(at, path, clone)
 }
 
 /// A device node of the host, checked by its numbers: a planted file is not /dev/null (CVE-2025-31133).
@@ -112,6 +118,7 @@ pub(crate) fn build(
     sources: &Sources,
     place_files: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<(), Stopped>,
 ) -> std::result::Result<Built, Stopped> {
+    let disk = Disk::make(&plan.writable).at(Step::Writable)?;
     let root = stage().at(Step::Root)?;
     furnish(root.as_fd(), plan).at(Step::Root)?;
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
@@ -121,7 +128,8 @@ pub(crate) fn build(
     }
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
     let proc = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
-    let workspace = add_writable(root.as_fd(), &plan.writable).at(Step::Writable)?;
+    disk.attach(root.as_fd(), &plan.writable)
+        .at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
         if bind.kind == BindKind::WritableDirectory {
@@ -131,7 +139,10 @@ pub(crate) fn build(
     place_files(root.as_fd())?;
     set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This).at(Step::Pivot)?;
     pivot(root.as_fd()).at(Step::Pivot)?;
-    Ok(Built { proc, workspace })
+    Ok(Built {
+        proc,
+        disk: disk.top,
+    })
 }
 
 /// Puts a fresh tmpfs over the stage and opens it.
@@ -202,9 +213,10 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
         attach(node.as_fd(), root, relative(&target))?;
     }
     if plan.pseudo_terminals {
-        let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+        // Every devpts mount is an instance of its own since Linux 4.7.
+        let options = [("ptmxmode", "0666"), ("mode", "0620")];
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let terminals = new_devpts(&options[1..], flags)?;
+        let terminals = new_mount("devpts", &options, flags)?;
         make_directories(root, Path::new("/dev/pts"))?;
         attach(terminals.as_fd(), root, Path::new("dev/pts"))?;
         rustix::fs::symlinkat("pts/ptmx", root, "dev/ptmx")?;
@@ -215,11 +227,6 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
         rustix::fs::symlinkat(to, root, Path::new("dev").join(name))?;
     }
     Ok(())
-}
-
-/// Pseudo-terminals of our own. Every devpts mount is a new instance since Linux 4.7.
-fn new_devpts(options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd> {
-    new_mount("devpts", options, flags)
 }
 
 /// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered.
@@ -239,61 +246,76 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
     }
     make_directories(root, Path::new("/proc"))?;
     attach(proc.as_fd(), root, Path::new("proc"))?;
-    let empty_file = Path::new("/.empty");
     if !plan.masked.is_empty() {
-        new_file(root, empty_file, Mode::from_raw_mode(0o444))?;
-        make_directories(root, Path::new("/.none"))?;
+        add_covers(root)?;
     }
     for name in &plan.masked {
         let cover = match rustix::fs::statat(&proc, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno),
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => ".none",
-            Ok(_) => ".empty",
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => COVERS[1],
+            Ok(_) => COVERS[0],
         };
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let cover = rustix::fs::openat(root, cover, flags, Mode::empty())?;
-        let tree = clone_tree(cover.as_fd())?;
-        set_attributes(&tree, READ_ONLY, Reach::This)?;
-        attach(tree.as_fd(), proc.as_fd(), Path::new(name))?;
+        attach(
+            clone_of(root, cover)?.as_fd(),
+            proc.as_fd(),
+            Path::new(name),
+        )?;
     }
     Ok(proc)
 }
 
-/// One tmpfs for everything writable, so that one limit bounds it all.
-fn add_writable(root: BorrowedFd<'_>, plan: &Writable) -> Result<OwnedFd> {
-    let (bytes, inodes) = (plan.bytes.to_string(), plan.inodes.to_string());
-    let options = [
-        ("size", bytes.as_str()),
-        ("nr_inodes", inodes.as_str()),
-        ("mode", "0755"),
-    ];
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let disk = new_mount("tmpfs", &options, flags)?;
-    // Attached for the moment of cloning its parts; the pivot then takes it out of sight.
-    make_directories(root, Path::new("/.disk"))?;
-    attach(disk.as_fd(), root, Path::new(".disk"))?;
-    for directory in &plan.directories {
-        rustix::fs::mkdirat(&disk, &directory.name, READABLE)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let part = rustix::fs::openat(&disk, &directory.name, flags, Mode::empty())?;
-        make_directories(root, &directory.target)?;
-        attach(
-            clone_tree(part.as_fd())?.as_fd(),
-            root,
-            relative(&directory.target),
-        )?;
+/// An empty file and an empty directory that stand for what is covered. Each is a read-only mount of
+/// its own, so that its clones are read-only without another call.
+fn add_covers(root: BorrowedFd<'_>) -> Result<()> {
+    let [file, directory] = COVERS;
+    make_parent(root, Path::new(file))?;
+    new_file(root, Path::new(file), Mode::from_raw_mode(0o444))?;
+    make_directories(root, Path::new(directory))?;
+    for name in COVERS {
+        let cover = clone_of(root, name)?;
+        set_attributes(&cover, READ_ONLY, Reach::This)?;
+        attach(cover.as_fd(), root, Path::new(name))?;
     }
-    // A symlink would do as well, but this leaves no second path to the same files.
-    rustix::fs::openat(&disk, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|top| detach_disk(root).map(|()| top))
+    Ok(())
 }
 
-fn detach_disk(root: BorrowedFd<'_>) -> Result<()> {
-    let was = rustix::fs::openat(root, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::process::fchdir(&was)?;
-    unmount(".disk", UnmountFlags::DETACH)?;
-    rustix::process::chdir("/")
+/// One tmpfs for everything writable, so that one limit bounds it all.
+struct Disk {
+    top: OwnedFd,
+    parts: Vec<OwnedFd>,
+}
+
+impl Disk {
+    /// Makes it and clones its parts. Only what is attached somewhere can be cloned, so it goes onto
+    /// the stage, where the root will cover it and the pivot take it away: no unmount of its own.
+    fn make(plan: &Writable) -> Result<Self> {
+        let (bytes, inodes) = (plan.bytes.to_string(), plan.inodes.to_string());
+        let options = [
+            ("size", bytes.as_str()),
+            ("nr_inodes", inodes.as_str()),
+            ("mode", "0755"),
+        ];
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let disk = new_mount("tmpfs", &options, flags)?;
+        attach(disk.as_fd(), CWD, Path::new(STAGE))?;
+        let mut parts = Vec::with_capacity(plan.directories.len());
+        for directory in &plan.directories {
+            rustix::fs::mkdirat(&disk, &directory.name, READABLE)?;
+            parts.push(clone_of(disk.as_fd(), &directory.name)?);
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::openat(&disk, ".", flags, Mode::empty())?;
+        Ok(Self { top, parts })
+    }
+
+    fn attach(&self, root: BorrowedFd<'_>, plan: &Writable) -> Result<()> {
+        for (directory, part) in plan.directories.iter().zip(&self.parts) {
+            make_directories(root, &directory.target)?;
+            attach(part.as_fd(), root, relative(&directory.target))?;
+        }
+        Ok(())
+    }
 }
 
 fn pivot(root: BorrowedFd<'_>) -> Result<()> {

@@ -25,8 +25,7 @@ pub(crate) struct Made {
 
 /// Makes the directory and what belongs in it, owned by the program's host id.
 pub(crate) fn create(plan: &Scratch, identity: &Identity) -> Result<Made> {
-    let parent = open_parent(&plan.parent)?;
-    rustix::fs::mkdirat(&parent, &plan.name, Mode::RWXU)?;
+    let parent = make_in_parent(plan)?;
     let made = Made {
         parent,
         name: plan.name.clone(),
@@ -38,6 +37,24 @@ pub(crate) fn create(plan: &Scratch, identity: &Identity) -> Result<Made> {
     }
     give(&made.parent, &plan.name, identity)?;
     Ok(made)
+}
+
+/// Another engine's sweep may take the shared parent away while it is empty; so often in a row it does not.
+const MAX_TRIES: usize = 100;
+
+/// Makes the directory itself, which keeps the parent from being removed.
+fn make_in_parent(plan: &Scratch) -> Result<OwnedFd> {
+    for _ in 0..MAX_TRIES {
+        let parent = match open_parent(&plan.parent) {
+            Err(Errno::NOENT) => continue,
+            result => result?,
+        };
+        match rustix::fs::mkdirat(&parent, &plan.name, Mode::RWXU) {
+            Err(Errno::NOENT) => {}
+            result => return result.map(|()| parent),
+        }
+    }
+    Err(Errno::NOENT)
 }
 
 /// The directory that holds all scratch directories of this user: ours, or we do not use it.
@@ -75,7 +92,7 @@ impl Drop for Made {
 ///
 /// A directory's subdirectories are moved up beside it before it is removed, so the walk is never
 /// deeper than one, whatever the program nested.
-pub(crate) fn remove(parent: impl AsFd, name: &str) -> Result<()> {
+pub fn remove(parent: impl AsFd, name: &str) -> Result<()> {
     let top = open_for_removal(&parent, name)?;
     let mut moved = 0u64;
     loop {

@@ -4,7 +4,9 @@
 //! ends here. The walk repeats until nothing is left: what was killed forks no more.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use belljar_sys::Errno;
 use belljar_sys::process::{Wait, reap_any};
 use rustix::process::{Pid, RawPid, Signal};
 
@@ -14,38 +16,59 @@ const MAX_ROUNDS: usize = 10_000;
 /// Kills and reaps every descendant of this process. Says whether none is left.
 pub(crate) fn end_descendants() -> bool {
     for _ in 0..MAX_ROUNDS {
+        // Who has no child has no descendant: every orphan would have become one.
+        while let Ok(Some(_)) = reap_any(Wait::Look) {}
+        if reap_any(Wait::Look).is_err_and(|errno| errno == Errno::CHILD) {
+            return true;
+        }
         let alive = descendants();
         for pid in &alive {
             // One that ended by itself in between is what we wanted.
             rustix::process::kill_process(*pid, Signal::KILL).ok();
-        }
-        while let Ok(Some(_)) = reap_any(Wait::Look) {}
-        if alive.is_empty() {
-            return true;
         }
         crate::keeper::pause(1);
     }
     false
 }
 
+/// The CPU time of every descendant, those that ended and were reaped included: init reaps all orphans.
+pub(crate) fn cpu_time() -> Duration {
+    walk().iter().map(|process| process.cpu).sum()
+}
+
 fn descendants() -> Vec<Pid> {
-    let mut children: HashMap<RawPid, Vec<RawPid>> = HashMap::new();
-    for (pid, parent) in processes() {
-        children.entry(parent).or_default().push(pid);
+    let pids = walk().into_iter().map(|process| process.pid);
+    pids.filter_map(Pid::from_raw).collect()
+}
+
+struct Process {
+    pid: RawPid,
+    parent: RawPid,
+    /// Its own and that of the children it has reaped.
+    cpu: Duration,
+}
+
+fn walk() -> Vec<Process> {
+    let mut children: HashMap<RawPid, Vec<Process>> = HashMap::new();
+    for process in processes() {
+        children.entry(process.parent).or_default().push(process);
     }
     let mut found = Vec::new();
     let mut next = vec![Pid::as_raw(Some(rustix::process::getpid()))];
     while let Some(parent) = next.pop() {
-        for pid in children.remove(&parent).unwrap_or_default() {
-            next.push(pid);
-            found.extend(Pid::from_raw(pid));
+        for process in children.remove(&parent).unwrap_or_default() {
+            next.push(process.pid);
+            found.push(process);
         }
     }
     found
 }
 
-/// Every process that is not a zombie or is still a parent, with its parent.
-fn processes() -> impl Iterator<Item = (RawPid, RawPid)> {
+/// proc(5) counts in hundredths of a second, whatever the kernel's own tick is.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Every process that is not a zombie or is still a parent.
+fn processes() -> impl Iterator<Item = Process> {
     let directory = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     directory.filter_map(|entry| {
         let pid: RawPid = entry.file_name().to_str()?.parse().ok()?;
@@ -56,6 +79,16 @@ fn processes() -> impl Iterator<Item = (RawPid, RawPid)> {
         let parent = fields.next()?.parse().ok()?;
         let mine = parent == Pid::as_raw(Some(rustix::process::getpid()));
         // A zombie of somebody else's is gone already; one of ours is reaped in this round.
-        (state != "Z" || mine).then_some((pid, parent))
+        // utime, stime, cutime and cstime, the 14th to the 17th of the whole line.
+        let ticks: u32 = fields
+            .skip(9)
+            .take(4)
+            .filter_map(|one| one.parse::<u32>().ok())
+            .sum();
+        (state != "Z" || mine).then_some(Process {
+            pid,
+            parent,
+            cpu: TICK * ticks,
+        })
     })
 }

@@ -89,6 +89,13 @@ fn close_range(first: u32, flags: libc::c_uint) -> Result<()> {
     Ok(())
 }
 
+/// Whether the descriptor of that number is open and would stay so through exec.
+pub fn passes_exec(number: i32) -> bool {
+    // SAFETY: takes integers only; a number that is not open answers EBADF.
+    let flags = check(unsafe { libc::fcntl(number, libc::F_GETFD) }.into());
+    flags.is_ok_and(|flags| flags & libc::c_long::from(libc::FD_CLOEXEC) == 0)
+}
+
 /// The standard input that the parent handed over, as an owned descriptor.
 ///
 /// Only a role that was started with its control socket as standard input may call this, once.

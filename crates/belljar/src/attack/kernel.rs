@@ -292,7 +292,8 @@ pub(super) const PROBES: &[Probe] = &[
         "Switches address randomness off",
         |_| reached(syscall(Call::PERSONALITY, &mut [Arg::Int(0x004_0000)]), &[]),
     )
-    .walled(EPERM),
+    // Below strict debuggers may: the layout that it fixes is the program's own.
+    .strict(EPERM),
     Probe::new(
         "vmsplice",
         Kernel,

@@ -193,7 +193,9 @@ pub(super) const PROBES: &[Probe] = &[
         },
     )
     .basic(EPERM)
-    .boxed(Expect::Absent("ENODEV")),
+    .boxed(Expect::Absent("ENODEV"))
+    // There the filter does not even let it ask.
+    .strict(EPERM),
     Probe::new(
         "raw_icmp",
         Network,

@@ -57,9 +57,13 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// The sandbox was lost while the program ran: nobody knows how it would have ended.
-    #[error("the sandbox died while the program ran: {what}")]
+    /// The sandbox was lost: nobody knows how the program would have ended, if it had started at all.
+    #[error("the sandbox was lost: {what}")]
     Lost { what: &'static str },
+
+    /// The batch's budget was used up before this request could be run, or while it ran.
+    #[error("the batch's {what} is used up")]
+    Budget { what: &'static str },
 
     /// The run was cancelled by its caller.
     #[error("cancelled")]
@@ -80,6 +84,7 @@ impl Error {
             Self::Unavailable { .. } => "unavailable",
             Self::Backend { .. } => "backend",
             Self::Lost { .. } => "lost",
+            Self::Budget { .. } => "budget",
             Self::Cancelled => "cancelled",
         }
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::level::Level;
 use super::limits::LimitsRequest;
@@ -31,9 +33,9 @@ pub struct RunRequest {
     pub file_name: Option<String>,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
-    pub stdin: Option<String>,
-    /// Files made before the start: path inside (relative to /workspace) to text.
-    pub files: BTreeMap<String, String>,
+    pub stdin: Option<Data>,
+    /// Files made before the start: path inside (relative to /workspace) to contents.
+    pub files: BTreeMap<String, Data>,
     /// Files copied in from the host: path inside to host path.
     pub copies: BTreeMap<String, PathBuf>,
     pub workspace: Option<Workspace>,
@@ -46,6 +48,47 @@ pub struct RunRequest {
     /// Paths that shall not exist inside.
     pub block_paths: Vec<PathBuf>,
     pub labels: BTreeMap<String, String>,
+}
+
+/// Bytes: on the wire a string, or `{"base64": "…"}` for what is not text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Data(pub Vec<u8>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum DataForm {
+    Text(String),
+    Binary { base64: String },
+}
+
+impl Serialize for Data {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let form = match std::str::from_utf8(&self.0) {
+            Ok(text) => DataForm::Text(text.to_owned()),
+            Err(_) => DataForm::Binary {
+                base64: STANDARD.encode(&self.0),
+            },
+        };
+        form.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match DataForm::deserialize(deserializer)? {
+            DataForm::Text(text) => Ok(Self(text.into_bytes())),
+            DataForm::Binary { base64 } => STANDARD
+                .decode(base64)
+                .map(Self)
+                .map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+impl<T: Into<Vec<u8>>> From<T> for Data {
+    fn from(bytes: T) -> Self {
+        Self(bytes.into())
+    }
 }
 
 /// A host directory shown at /workspace.
@@ -73,5 +116,23 @@ impl RunRequest {
             command: Some(argv.into_iter().map(Into::into).collect()),
             ..Self::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_travel_as_text_where_they_are_text() {
+        for (bytes, json) in [
+            (&b"hi"[..], r#""hi""#),
+            (&[0xff][..], r#"{"base64":"/w=="}"#),
+        ] {
+            let data = Data::from(bytes);
+            assert_eq!(serde_json::to_string(&data).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Data>(json).unwrap(), data);
+        }
+        assert!(serde_json::from_str::<Data>(r#"{"base64": "?"}"#).is_err());
     }
 }

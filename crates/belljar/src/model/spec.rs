@@ -97,9 +97,9 @@ impl Spec {
         check_syscalls(&request)?;
         let mut placed = Vec::new();
         let program = program(&request, language, &mut placed)?;
-        for (path, text) in request.files {
+        for (path, data) in request.files {
             let path = inside("files", &path)?;
-            let source = Source::Given(Contents(text.into_bytes()));
+            let source = Source::Given(Contents(data.0));
             placed.push(PlacedFile { path, source });
         }
         for (path, host) in request.copies {
@@ -113,7 +113,7 @@ impl Spec {
             program,
             args: request.args,
             env: request.env,
-            stdin: request.stdin.map(|text| Contents(text.into_bytes())),
+            stdin: request.stdin.map(|data| Contents(data.0)),
             placed,
             workspace: request.workspace,
             level: request.level,

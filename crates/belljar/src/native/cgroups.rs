@@ -5,6 +5,7 @@
 //! and where systemd owns the tree, a scope that it makes on request, one for each run.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,34 @@ pub enum Cgroups {
     Scope { buses: Vec<Bus>, mount: PathBuf },
     /// None, and why.
     None(String),
+}
+
+impl fmt::Display for Cgroups {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready(places) => {
+                let parts: Vec<String> = places.all.iter().map(ToString::to_string).collect();
+                out.write_str(&parts.join("; "))
+            }
+            Self::Scope { .. } => out.write_str("a systemd scope for each run, made on request"),
+            Self::None(why) => out.write_str(why),
+        }
+    }
+}
+
+impl fmt::Display for PlaceOf {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.controllers.iter().map(|one| one.name()).collect();
+        let version = match self.version {
+            CgroupVersion::V1 => "v1",
+            CgroupVersion::V2 => "v2",
+        };
+        let place = match &self.place {
+            Place::Beneath(directory) => directory.display().to_string(),
+            Place::Own { .. } => "a scope of its own".to_owned(),
+        };
+        write!(out, "{version} {} in {place}", names.join(" "))
+    }
 }
 
 /// One directory (or the own scope) for each hierarchy that a run needs.

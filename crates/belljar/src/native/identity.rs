@@ -92,6 +92,13 @@ fn owned_by_root() -> Error {
     SpecError::new("workspace", reason).into()
 }
 
+/// The caller's range of subordinate user ids: where it starts and how many there are.
+pub(crate) fn subordinate_ranges(uid: u32) -> Option<(u32, u32)> {
+    let name = user_name(uid);
+    read_range(Path::new("/etc/subgid"), uid, name.as_deref())?;
+    read_range(Path::new("/etc/subuid"), uid, name.as_deref())
+}
+
 /// One id of the caller's subordinate range that no other run of this user holds.
 fn subordinate(host: &Host, keeper: u32) -> Result<Chosen, Error> {
     let user = user_name(host.uid);

@@ -22,7 +22,7 @@ const SYSTEM: [&str; 7] = [
 ];
 
 /// The parts of /etc that programs need and that tell nothing about the host's people.
-const ETC: [&str; 15] = [
+const ETC: [&str; 16] = [
     "/etc/alternatives",
     "/etc/ca-certificates.conf",
     "/etc/debian_version",
@@ -37,6 +37,7 @@ const ETC: [&str; 15] = [
     "/etc/protocols",
     "/etc/services",
     "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
     "/etc/timezone",
 ];
 
@@ -87,8 +88,8 @@ const MASKED: [&str; 31] = [
 /// Entries that one blocked path may split a directory into.
 const MAX_SPLIT: usize = 4096;
 
-/// A file at the root that Landlock must hide: how the payload sees that it is in force.
-pub(crate) const WITNESS: &str = "/.belljar";
+/// A file in our own corner of the root that Landlock must hide: how the payload sees that it is in force.
+pub(crate) const WITNESS: &str = "/.belljar/witness";
 
 /// The writable places; all of them parts of one bounded disk.
 pub(crate) const WRITABLE: [(&str, &str); 4] = [

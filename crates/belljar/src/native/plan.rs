@@ -123,7 +123,7 @@ fn layers(inputs: &Inputs<'_>) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
         );
         let_go(
             Layer::CgroupCpu,
-            "none: the run may use every core; RLIMIT_CPU bounds each process",
+            "none: the run may use every core; the keeper counts the time of its processes",
         );
     }
     let abi = host.landlock_abi.unwrap_or(0);
@@ -222,11 +222,25 @@ fn scratch(inputs: &Inputs<'_>) -> Scratch {
 
 fn files(inputs: &Inputs<'_>) -> Result<Files, Error> {
     if inputs.spec.level.has_namespaces() {
+        check_not_covered(inputs)?;
         let root = layout::root(inputs.spec, inputs.interpreter, inputs.workspace)?;
         return Ok(Files::Root(root));
     }
     Ok(Files::Host {
         scratch: scratch(inputs),
+    })
+}
+
+/// The sandbox's own writable places cover what the host has there.
+fn check_not_covered(inputs: &Inputs<'_>) -> Result<(), SpecError> {
+    let prefix = inputs.interpreter.and_then(|one| one.prefix.as_deref());
+    let covered = |path: &&Path| WRITABLE.iter().any(|(_, target)| path.starts_with(target));
+    prefix.filter(covered).map_or(Ok(()), |path| {
+        let reason = format!(
+            "has its interpreter in {}, where the sandbox has a place of its own: move it elsewhere",
+            path.display()
+        );
+        Err(SpecError::new("language", reason))
     })
 }
 
@@ -391,8 +405,9 @@ fn rlimits(inputs: &Inputs<'_>, expect: &[Layer]) -> Vec<Rlimit> {
     let limits = &inputs.spec.limits;
     let limit = |resource, value| Rlimit { resource, value };
     let grouped = expect.contains(&Layer::CgroupMemory);
-    // Where a cgroup counts the whole run, the per-process limit only backs it up.
-    let cpu_seconds = limits.cpu_ms.div_ceil(1000) + u64::from(grouped);
+    // The keeper counts the time of all processes. This one only backs it up, and well above: it counts
+    // clock ticks, which on a busy host run ahead of the time that was really used.
+    let cpu_seconds = 2 * limits.cpu_ms.div_ceil(1000) + 1;
     let mut all = vec![
         limit(Resource::Core, 0),
         limit(Resource::CpuSeconds, cpu_seconds),

@@ -7,14 +7,15 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Child;
 
-use belljar_jail::plan::{Files, Plan};
-use belljar_jail::report::{Cause, Command, Failed, Message, Report, Started, Step, Stopped};
+use belljar_jail::plan::Plan;
+use belljar_jail::report::{Cause, Command, Message, Report, Started};
 use belljar_jail::{KEEPER_ROLE, wire};
 use belljar_sys::{fd, spawn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
 
+use super::failure::explain;
 use crate::capture::Capture;
 use crate::model::error::{Error, SpecError};
 use crate::model::outcome::Stream;
@@ -82,8 +83,11 @@ impl Keeper {
         }
     }
 
-    /// Waits for its exit, so that nothing is left when the Outcome is told.
-    fn reap(mut self) {
+    /// Ends it if it is still at it and waits for its exit, so that nothing is left when the Outcome
+    /// is told.
+    pub(crate) fn reap(mut self) {
+        // To the keeper a closed socket means the end. One that has exited does not mind.
+        rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ok();
         if let Some(mut child) = self.child.take() {
             child.wait().ok();
         }
@@ -106,6 +110,20 @@ pub(crate) async fn carry_out(
     spec: &Spec,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
 ) -> Result<Finished, Error> {
+    let finished = hand_over(&keeper, plan, spec, sink).await;
+    keeper.reap();
+    if matches!(finished, Err(Error::Lost { .. })) {
+        super::sweep::remove_run(plan);
+    }
+    finished
+}
+
+async fn hand_over(
+    keeper: &Keeper,
+    plan: &Plan,
+    spec: &Spec,
+    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+) -> Result<Finished, Error> {
     let streams = Streams::open().map_err(Error::backend("make pipes"))?;
     let placed = open_placed(&spec.placed)?;
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
@@ -113,24 +131,14 @@ pub(crate) async fn carry_out(
         .map_err(Error::backend("hand the plan to the keeper"))?;
     drop(fds);
     drop(placed);
-    let (stdin, stdout, stderr) = streams.ours().map_err(Error::backend("use pipes"))?;
-    let mut finished = follow(&keeper, spec, (stdin, stdout, stderr), sink).await;
-    keeper.reap();
-    if let Err(Error::Setup {
-        what,
-        hint,
-        step,
-        errno,
-    }) = &mut finished
-    {
-        describe(plan, *step, what, hint, errno);
-    }
-    finished
+    let ours = streams.ours().map_err(Error::backend("use pipes"))?;
+    follow(keeper, plan, spec, ours, sink).await
 }
 
 /// Reads both streams and the keeper's messages until the end.
 async fn follow(
     keeper: &Keeper,
+    plan: &Plan,
     spec: &Spec,
     (stdin, stdout, stderr): (pipe::Sender, pipe::Receiver, pipe::Receiver),
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
@@ -148,8 +156,11 @@ async fn follow(
                 match message.map_err(Error::backend("hear the keeper"))? {
                     Some((Message::Started(one), _)) => started = Some(one),
                     Some((Message::Ended(report), workspace)) => ended = Some((report, workspace)),
-                    Some((Message::Failed(failed), _)) => return Err(failure(failed)),
-                    None => return Err(Error::Lost { what: "its keeper is gone" }),
+                    Some((Message::Failed(failed), _)) => return Err(explain(failed, plan)),
+                    None if started.is_none() => {
+                        return Err(Error::Lost { what: "its keeper died before the program was released" });
+                    }
+                    None => return Err(Error::Lost { what: "its keeper died, and the program with it" }),
                 }
             }
             read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, sink, keeper),
@@ -283,65 +294,22 @@ fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
     files
         .iter()
         .map(|file| {
-            open(file).map_err(|error| {
-                let name = match &file.source {
-                    Source::Host(path) => path.display().to_string(),
-                    Source::Given(_) => file.path.display().to_string(),
-                };
-                SpecError::new("files", format!("{name}: {error}")).into()
+            open(file).map_err(|error| match &file.source {
+                Source::Host(path) if !is_shortage(&error) => {
+                    SpecError::new("files", format!("{}: {error}", path.display())).into()
+                }
+                Source::Host(_) | Source::Given(_) => {
+                    Error::backend("hold a file to copy in")(error)
+                }
             })
         })
         .collect()
 }
 
-fn failure(failed: Failed) -> Error {
-    let Failed { stopped, checks } = failed;
-    if stopped.step == Step::ReadBack && !checks.is_empty() {
-        return Error::NotVerified { checks };
-    }
-    let Stopped { step, item, .. } = stopped;
-    // The item's index travels in `what` until the plan is at hand to name it.
-    Error::Setup {
-        step,
-        errno: stopped.errno_name(),
-        what: item.to_string(),
-        hint: None,
-    }
-}
-
-/// Names the thing that a step worked on, and what to do about the usual causes.
-fn describe(plan: &Plan, step: Step, what: &mut String, hint: &mut Option<String>, errno: &str) {
-    let index: usize = what.parse().unwrap_or(0);
-    let named = match (step, &plan.files) {
-        (Step::Sources | Step::Binds, Files::Root(root)) => root
-            .binds
-            .get(index)
-            .map(|bind| bind.source.display().to_string()),
-        (Step::Placed, _) => plan
-            .placed
-            .get(index)
-            .map(|file| file.path.display().to_string()),
-        (Step::Directory, _) => Some(plan.program.directory.display().to_string()),
-        (Step::Cgroup, _) => plan.cgroup.as_ref().map(|group| group.name.clone()),
-        (Step::Scratch, Files::Host { scratch }) => Some(scratch.path().display().to_string()),
-        _ => None,
-    };
-    *what = named.unwrap_or_else(|| format!("item {index}"));
-    let user_namespaces = "user namespaces may be restricted here; run \"belljar doctor\"";
-    *hint = match (step, errno) {
-        (
-            Step::Clone | Step::IdMap | Step::Sources | Step::Become,
-            "EPERM" | "EACCES" | "ENOSPC",
-        ) => Some(user_namespaces.to_owned()),
-        (Step::Placed, "ENOSPC") => Some("the files do not fit: raise --disk".to_owned()),
-        (Step::Placed, "EFBIG") => Some("a file is too long: raise --file-size".to_owned()),
-        (Step::Clone, "EAGAIN") => Some("this user runs too many processes already".to_owned()),
-        (Step::Proc, "EPERM") => Some(
-            "the host's /proc is partly covered, as in a container; start that container with an \
-             unmasked /proc, or use level basic"
-                .to_owned(),
-        ),
-        (Step::Rlimits, "EPERM") => Some("the caller's own hard limits are lower".to_owned()),
-        _ => None,
-    };
+/// We have run out of something: nothing that the caller could change in its request.
+fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
+    ours.iter()
+        .any(|one| error.raw_os_error() == Some(one.raw_os_error()))
 }

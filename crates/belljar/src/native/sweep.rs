@@ -4,9 +4,12 @@
 //! owner. Only what belongs to nobody alive is removed, and a cgroup that still holds a process stays.
 
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use belljar_jail::plan::Place;
+use belljar_jail::plan::{Files, Place, Plan};
+use rustix::event::{Timespec, poll};
 
 use super::cgroups::Cgroups;
 use super::host::Host;
@@ -38,9 +41,56 @@ pub(crate) fn sweep(host: &Host) {
             each_orphan(directory, |path| drop(fs::remove_dir(path)));
         }
     }
-    each_orphan(&host.scratch_parent, |path| drop(fs::remove_dir_all(path)));
+    each_orphan(&host.scratch_parent, |path| drop(remove_scratch(path)));
     // Gone when it is empty; in use when it is not.
     drop(fs::remove_dir(&host.scratch_parent));
+}
+
+/// How long the last processes of a run may take to die once their keeper is gone.
+const DYING: Duration = Duration::from_secs(5);
+
+/// Removes what a run's keeper would have removed, had it lived: its cgroups and scratch directory.
+///
+/// The kernel has ended the processes by then, or init is at it, and a cgroup can be removed only when
+/// they are gone. What is still there after a while is left to the next sweep.
+pub(crate) fn remove_run(plan: &Plan) {
+    let hierarchies = plan.cgroup.iter().flat_map(|group| &group.hierarchies);
+    let name = plan.cgroup.as_ref().map_or("", |group| &group.name);
+    let cgroups = hierarchies.filter_map(|one| match &one.place {
+        Place::Beneath(directory) => Some(directory.join(name)),
+        Place::Own { .. } => None, // goes with the scope
+    });
+    let deadline = Instant::now() + DYING;
+    for path in cgroups {
+        until(deadline, || fs::remove_dir(&path));
+    }
+    if let Files::Host { scratch } = &plan.files {
+        until(deadline, || remove_scratch(&scratch.path()));
+    }
+}
+
+fn until(deadline: Instant, mut remove: impl FnMut() -> io::Result<()>) {
+    let look_again = Timespec {
+        tv_sec: 0,
+        tv_nsec: 2_000_000,
+    };
+    while let Err(error) = remove() {
+        if error.kind() == io::ErrorKind::NotFound || Instant::now() >= deadline {
+            return;
+        }
+        // No event tells that a stranger's child was reaped. A signal may cut this short.
+        poll(&mut [], Some(&look_again)).ok();
+    }
+}
+
+/// The tree is the program's work, so its names, modes and depth may be anything.
+fn remove_scratch(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|one| one.to_str()))
+    else {
+        return Ok(());
+    };
+    let parent = fs::File::open(parent)?;
+    Ok(belljar_jail::scratch::remove(&parent, name)?)
 }
 
 fn each_orphan(directory: &Path, remove: impl Fn(&Path)) {

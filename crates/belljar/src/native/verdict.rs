@@ -90,7 +90,7 @@ fn ended_by_us(facts: &Facts<'_>) -> Option<Judgement> {
                 ),
             )
         }
-        Cause::CpuTime => cpu_time(facts, "cgroup CPU time"),
+        Cause::CpuTime => cpu_time(facts, "keeper, CPU time of all processes"),
         Cause::Memory => return None, // the kernel's count is better evidence; see out_of_memory
         Cause::Output => {
             let limit_bytes = limits.output_total_bytes;

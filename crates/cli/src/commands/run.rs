@@ -5,10 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use belljar::{
-    Config, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome, RunRequest,
-    SpecError, Workspace,
+    Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome,
+    RunRequest, SpecError, Workspace,
 };
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{LimitArgs, Run};
 use crate::render::{self, Live};
@@ -62,8 +61,12 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
     };
     let (outcome, copied) = tokio::select! {
         result = run.run_with_files(&mut sink) => result?,
-        () = interrupted() => return Err(Error::Cancelled),
+        () = super::interrupted() => return Err(Error::Cancelled),
     };
+    if !reader_gone {
+        // As above: a reader that is gone by now misses nothing that it asked for.
+        live.finish().ok();
+    }
     for skipped in copied
         .iter()
         .flat_map(|one| &one.skipped)
@@ -75,23 +78,6 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
         );
     }
     Ok(outcome)
-}
-
-/// Ctrl-C, a polite kill or a closed terminal: the sandbox is ended and we say so.
-async fn interrupted() {
-    let kinds = [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-    ];
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hangup.recv() => {}
-    }
 }
 
 /// The request that the arguments ask for.
@@ -209,25 +195,21 @@ fn text(field: &str, shown: &str, bytes: std::io::Result<Vec<u8>>) -> Result<Str
 /// Standard input travels in the request; more than this belongs in a file.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
 
-fn read_stdin(path: &Path) -> Result<String, SpecError> {
+fn read_stdin(path: &Path) -> Result<Data, SpecError> {
     let wrong = |reason: String| SpecError::new("stdin", format!("{}: {reason}", path.display()));
-    let mut bytes = Vec::new();
-    let read = if path == Path::new("-") {
-        std::io::stdin()
-            .take(MAX_STDIN_BYTES + 1)
-            .read_to_end(&mut bytes)
+    let source: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
     } else {
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes))
+        Box::new(std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?)
     };
+    let mut bytes = Vec::new();
+    let read = source.take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| wrong(error.to_string()))?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {
-        return Err(wrong(format!(
-            "is longer than {MAX_STDIN_BYTES} bytes: copy it in with --file"
-        )));
+        let reason = format!("is longer than {MAX_STDIN_BYTES} bytes: copy it in with --file");
+        return Err(wrong(reason));
     }
-    String::from_utf8(bytes)
-        .map_err(|_| wrong("is not UTF-8 text: copy it in with --file".to_owned()))
+    Ok(bytes.into())
 }
 
 fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, SpecError> {

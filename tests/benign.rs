@@ -1,0 +1,24 @@
+//! Ordinary programs must not notice that they are confined: at standard and at strict.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed, and says where"
+)]
+
+use belljar_tests::{Level, Sandbox};
+
+#[path = "benign/bash.rs"]
+mod bash;
+#[path = "benign/node.rs"]
+mod node;
+#[path = "benign/python.rs"]
+mod python;
+
+/// Runs it and wants this output, an exit code of 0, and not a word on stderr.
+fn expect(level: Level, language: &str, code: &str, output: &str) {
+    let outcome = Sandbox::at(level).run_code(language, code);
+    assert_eq!(outcome.stderr, "", "{outcome:?}");
+    assert_eq!(outcome.stdout, output);
+    assert!(outcome.ok(), "{outcome:?}");
+    assert!(outcome.events.is_empty(), "{:?}", outcome.events);
+}

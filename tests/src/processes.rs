@@ -1,0 +1,107 @@
+//! What must be gone after a run: processes found by a word of their own, cgroups, scratch directories.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+use crate::program::{DEADLINE, ends_within};
+
+/// A word that no other process on this host carries in its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token(String);
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Token {
+    pub fn new() -> Self {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(format!("token-{}-{count}-end", std::process::id()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Nothing carries it: now, not soon.
+    pub fn assert_gone(&self) {
+        let left = processes_with(&self.0);
+        assert!(left.is_empty(), "{} survives in {left:?}", self.0);
+    }
+
+    /// Waits until nothing carries it. For runs whose `belljar` was killed, when nobody is left to wait.
+    pub fn wait_until_gone(&self) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let left = processes_with(&self.0);
+            if left.is_empty() {
+                return;
+            }
+            let time = deadline.saturating_duration_since(Instant::now());
+            assert!(time > Duration::ZERO, "{} survives in {left:?}", self.0);
+            for (pid, _) in left {
+                assert!(ends_within(pid, time), "{} survives in {pid:?}", self.0);
+            }
+        }
+    }
+}
+
+impl Default for Token {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The processes with this word in their arguments, and those arguments. A zombie has none.
+pub fn processes_with(word: &str) -> Vec<(Pid, String)> {
+    let entries = fs::read_dir("/proc").expect("/proc can be read");
+    entries
+        .filter_map(|entry| {
+            let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            // One that ends while we look is gone.
+            let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
+            text.contains(word).then_some((Pid::from_raw(pid)?, text))
+        })
+        .collect()
+}
+
+/// Directories of runs under the places where we put them.
+pub fn scratch_directories() -> BTreeSet<PathBuf> {
+    ["/tmp", "/var/tmp", "/dev/shm", "/run"]
+        .iter()
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| named_like_ours(path))
+        .collect()
+}
+
+/// Cgroups of runs, below any directory with our name in any hierarchy.
+pub fn cgroup_directories() -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = left.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else {
+            continue; // one that vanishes is not left behind
+        };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                left.push(entry.path());
+                if entry.path().ancestors().any(named_like_ours) {
+                    found.insert(entry.path());
+                }
+            }
+        }
+    }
+    found
+}
+
+fn named_like_ours(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("belljar"))
+}
