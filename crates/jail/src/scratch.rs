@@ -19,6 +19,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 /// Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Made {
+    parent_path: PathBuf,
     parent: OwnedFd,
     name: String,
 }
@@ -27,6 +28,7 @@ pub(crate) struct Made {
 pub(crate) fn create(plan: &Scratch, identity: &Identity) -> Result<Made> {
     let parent = make_in_parent(plan)?;
     let made = Made {
+        parent_path: plan.parent.clone(),
         parent,
         name: plan.name.clone(),
     };
@@ -39,7 +41,7 @@ pub(crate) fn create(plan: &Scratch, identity: &Identity) -> Result<Made> {
     Ok(made)
 }
 
-/// Another engine's sweep may take the shared parent away while it is empty; so often in a row it does not.
+/// A run that ends, or a sweep, may take the shared parent away while it is empty; so often in a row none does.
 const MAX_TRIES: usize = 100;
 
 /// Makes the directory itself, which keeps the parent from being removed.
@@ -85,6 +87,8 @@ impl Drop for Made {
         // What cannot be removed now (a full disk has no such case, a dying disk has) is found by the
         // next sweep under the same name.
         remove(self.parent.as_fd(), &self.name).ok();
+        // The last one out takes the parent along; refused while another run is in it.
+        rustix::fs::rmdir(&self.parent_path).ok();
     }
 }
 
@@ -179,5 +183,21 @@ mod tests {
         assert!(!top.exists());
         assert_eq!(std::fs::read_to_string(&outside).unwrap(), "kept");
         std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn the_last_scratch_directory_takes_the_parent_along() {
+        let parent = std::env::temp_dir().join(format!("belljar-parent-{}", std::process::id()));
+        let plan = |name: &str| Scratch {
+            parent: parent.clone(),
+            name: name.to_owned(),
+            directories: vec!["tmp".to_owned()],
+        };
+        let one = create(&plan("one"), &Identity::Caller).unwrap();
+        let two = create(&plan("two"), &Identity::Caller).unwrap();
+        drop(one);
+        assert!(parent.join("two/tmp").is_dir());
+        drop(two);
+        assert!(!parent.exists());
     }
 }
