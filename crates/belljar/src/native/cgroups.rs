@@ -307,7 +307,7 @@ fn file_name(path: &Path) -> &str {
         .unwrap_or("")
 }
 
-/// systemd marks what it delegated: for all to read since version 251, for root to read before.
+/// systemd marks what it delegated: newer ones for all to read, older ones for root alone.
 fn is_delegated(unit: &Path) -> bool {
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0; 8];
