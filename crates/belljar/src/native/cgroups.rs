@@ -422,6 +422,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_a_unit_is_systemds_unless_it_was_delegated() {
+        let mount = Path::new("/nonexistent/cgroup");
+        let owns = |path: &str| systemd_owns(mount, &mount.join(path));
+        assert!(owns("system.slice"));
+        assert!(owns("user.slice/user-7.slice/session-1.scope"));
+        assert!(owns("user.slice/user-7.slice/user@7.service/app.slice"));
+        assert!(owns("system.slice/x.service/inner"), "it has no mark");
+        assert!(!owns("lab/leaf"), "made by an operator");
+    }
+
+    #[test]
     fn limits_become_knobs_in_the_kernels_units() {
         let limits = crate::model::limits::LimitsRequest {
             memory_bytes: Some((64 << 20) + 5),
