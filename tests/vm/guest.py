@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 BELLJAR = "/opt/belljar/belljar"
 V2 = "/sys/fs/cgroup"
@@ -94,17 +95,27 @@ SLEEP = "import time; time.sleep(600)"
 
 
 def limits_hold(before, env):
-    expect_kept(run(before, env=env))
-    answer = run(before, "--memory", "64m", env=env, code=MEMORY_BOMB)
-    expect_kept(answer, "memory_limit")
-    assert answer.fault_domain == "limit", answer.outcome
-    assert answer.memory_peak_bytes <= 64 << 20, answer.memory_peak_bytes
-    answer = run(before, "--pids", "12", env=env, code=FORK_BOMB)
-    expect_kept(answer)
-    answer = run(before, "--cpu-time", "1s", "--timeout", "50s", env=env, code=SPIN)
-    expect_kept(answer, "cpu_time_limit")
-    assert 900 <= answer.cpu_ms, answer.cpu_ms
-    expect_kept(run(before, "--timeout", "3s", env=env, code=SLEEP), "wall_time_limit")
+    plain, memory, forks, cpu, wall = together(
+        lambda: run(before, env=env),
+        lambda: run(before, "--memory", "64m", env=env, code=MEMORY_BOMB),
+        lambda: run(before, "--pids", "12", env=env, code=FORK_BOMB),
+        lambda: run(before, "--cpu-time", "1s", "--timeout", "50s", env=env, code=SPIN),
+        lambda: run(before, "--timeout", "3s", env=env, code=SLEEP),
+    )
+    expect_kept(plain)
+    expect_kept(memory, "memory_limit")
+    assert memory.fault_domain == "limit", memory.outcome
+    assert memory.memory_peak_bytes <= 64 << 20, memory.memory_peak_bytes
+    expect_kept(forks)
+    expect_kept(cpu, "cpu_time_limit")
+    assert 900 <= cpu.cpu_ms, cpu.cpu_ms
+    expect_kept(wall, "wall_time_limit")
+
+
+def together(*calls):
+    """Beside each other: most of the time is set-up, and there are two cores."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [one.result() for one in [pool.submit(call) for call in calls]]
 
 
 # Where belljar may find itself.
@@ -155,6 +166,41 @@ def ordinary_user_alone_in_a_delegated_scope_uses_that():
 
 
 @test
+def ordinary_user_alone_in_a_delegated_service_uses_that():
+    before = ["systemd-run", "--uid=ann", "--pipe", "--wait", "--quiet", "-p", "Delegate=yes"]
+    expect_kept(run(before))
+
+
+@test
+def ordinary_user_in_a_scope_that_is_not_delegated_gets_one_that_is():
+    before = [*AS_ANN, "systemd-run", "--user", "--scope", "--quiet"]
+    expect_kept(run(before, env=ANN))
+
+
+@test
+def ordinary_user_whose_systemd_lacks_a_controller_is_told():
+    drop_in = "/run/systemd/system/user@.service.d"
+    os.makedirs(drop_in, exist_ok=True)
+    write(f"{drop_in}/50-less.conf", "[Service]\nDelegate=\nDelegate=memory pids\n")
+    try:
+        restart_user_systemd()
+        answer = run(AS_ANN, env=ANN)
+        assert answer.code == 125, (answer.code, answer.raw[:400], answer.err)
+        said = answer.err + answer.raw
+        assert "user@1000.service" in said and "Delegate=memory pids cpu" in said, said
+    finally:
+        os.remove(f"{drop_in}/50-less.conf")
+        restart_user_systemd()
+    expect_kept(run(AS_ANN, env=ANN))
+
+
+def restart_user_systemd():
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    subprocess.run(["systemctl", "restart", "user@1000.service"], check=True)
+    wait_until(lambda: os.path.exists("/run/user/1000/bus"), lambda: "no bus")
+
+
+@test
 def ordinary_user_with_nobody_to_ask_is_told():
     env = {**ANN, "XDG_RUNTIME_DIR": "/nonexistent"}
     answer = run(AS_ANN, env=env)
@@ -193,6 +239,14 @@ def root_in_a_leaf_of_a_directory_of_its_own():
 
 
 @test
+def root_in_the_root_cgroup_of_a_host_without_systemd():
+    hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
+    write(f"{V2}/cgroup.subtree_control", " ".join(f"+{one}" for one in CONTROLLERS))
+    expect_kept(run([*in_cgroup(V2), *hide]))
+    assert not glob.glob(f"{V2}/belljar*")
+
+
+@test
 def root_in_a_system_service_gets_a_scope():
     limits_hold([], ROOT)
 
@@ -226,18 +280,23 @@ def write(path, text):
 
 @test
 def every_level_runs_for_root():
-    for level in ("none", "basic", "standard", "strict"):
-        answer = run([], "--level", level)
-        assert answer.stdout == "42\n", (level, answer.outcome)
-        assert all(layer["verified"] for layer in answer.receipt["layers"]), answer.receipt
+    every_level_runs([], ROOT, basic=[])
 
 
 @test
 def every_level_runs_for_an_ordinary_user():
-    for level in ("none", "basic", "standard", "strict"):
-        args = ["--allow-missing", "scopes"] if level == "basic" else []
-        answer = run(AS_ANN, "--level", level, *args, env=ANN)
-        assert answer.stdout == "42\n", (level, answer.outcome)
+    every_level_runs(AS_ANN, ANN, basic=["--allow-missing", "scopes"])
+
+
+def every_level_runs(before, env, basic):
+    answers = together(
+        lambda: run(before, "--level", "none", env=env),
+        lambda: run(before, "--level", "basic", *basic, env=env),
+        lambda: run(before, "--level", "standard", env=env),
+        lambda: run(before, "--level", "strict", env=env),
+    )
+    for answer in answers:
+        assert answer.stdout == "42\n", answer.outcome
         assert all(layer["verified"] for layer in answer.receipt["layers"]), answer.receipt
 
 
@@ -249,14 +308,8 @@ def a_kernel_without_landlock_scopes_is_told_at_basic():
 
 @test
 def runs_beside_each_other_each_have_a_scope():
-    command = [*AS_ANN, BELLJAR, "run", "--json", "--language", "python", "-c", "print(42)"]
-    running = [
-        subprocess.Popen(command, env=ANN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
-        for _ in range(6)
-    ]
-    for one in running:
-        out, err = one.communicate(timeout=PATIENCE_S)
-        expect_kept(Answer(subprocess.CompletedProcess(command, one.returncode, out, err)))
+    for answer in together(*[lambda: run(AS_ANN, env=ANN)] * 6):
+        expect_kept(answer)
 
 
 @test
@@ -267,6 +320,20 @@ def a_killed_engine_leaves_nothing():
         assert one.stdout.readline() == b"up\n"
         one.kill()
         one.wait()
+        wait_until(lambda: not leftovers(), leftovers)
+
+
+@test
+def a_killed_keeper_leaves_nothing():
+    for before, env in ((AS_ANN, ANN), ([], ROOT)):
+        command = [*before, BELLJAR, "run", "--language", "python", "-c", "print('up', flush=True)\n" + SLEEP]
+        one = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
+        assert one.stdout.readline() == b"up\n"
+        with open(f"/proc/{one.pid}/task/{one.pid}/children") as children:
+            for keeper in children.read().split():
+                os.kill(int(keeper), 9)
+        _, err = one.communicate(timeout=PATIENCE_S)
+        assert one.returncode == 125, (one.returncode, err)
         wait_until(lambda: not leftovers(), leftovers)
 
 

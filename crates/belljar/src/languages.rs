@@ -82,7 +82,7 @@ impl Languages {
             .filter(|path| path.extension() == Some(OsStr::new("toml")))
         {
             let text = std::fs::read_to_string(path)
-                .map_err(|error| SpecError::new(path.display().to_string(), error.to_string()))?;
+                .map_err(|error| SpecError::new(path.display().to_string(), error.to_string().trim_end().to_owned()))?;
             self.add(&text, &path.display().to_string())?;
         }
         Ok(())
@@ -90,7 +90,7 @@ impl Languages {
 
     fn add(&mut self, text: &str, origin: &str) -> Result<(), SpecError> {
         let language: Language = toml::from_str(text).map_err(|error| {
-            SpecError::new(format!("language file {origin}"), error.to_string())
+            SpecError::new(format!("language file {origin}"), error.to_string().trim_end().to_owned())
         })?;
         if language.commands.is_empty() || language.name.is_empty() {
             let reason = "needs a name and at least one command";

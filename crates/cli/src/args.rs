@@ -37,6 +37,10 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    allow_negative_numbers = true, // so that our own message says what is wrong with one
+    override_usage = "belljar run [OPTIONS] <FILE|-> [-- ARGS…]\n       belljar run [OPTIONS] -c CODE [-- ARGS…]"
+)]
 #[command(after_help = "\
 Examples:
   belljar run hello.py
@@ -160,7 +164,7 @@ pub(crate) struct LimitArgs {
     pub memory: Option<u64>,
 
     /// Processes and threads at once [default: 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub pids: Option<u64>,
 
     /// Everything written, together [default: 100m]
@@ -168,11 +172,11 @@ pub(crate) struct LimitArgs {
     pub disk: Option<u64>,
 
     /// Files and directories made [default: 10000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub inodes: Option<u64>,
 
     /// Open descriptors of one process [default: 1024]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub files: Option<u64>,
 
     /// One file [default: 100m]

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use belljar::units::show_bytes;
 use belljar::{DiskLimit, Error, Layer, Outcome, Stream, Verdict};
 use serde_json::ser::{Formatter, PrettyFormatter};
 
@@ -326,7 +327,7 @@ pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
         .first()
         .map_or("", |event| event.fix.as_str());
     let what = match &outcome.verdict {
-        Verdict::Exited { .. } => return dropped(outcome),
+        Verdict::Exited { code } => return beside(outcome, *code),
         Verdict::Signaled { signal } => format!("ended by signal {signal}"),
         Verdict::WallTimeLimit { limit_ms } => {
             format!("ended at its time limit of {limit_ms} ms ({fix} raises it)")
@@ -335,10 +336,10 @@ pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
             format!("ended at its CPU time limit of {limit_ms} ms ({fix} raises it)")
         }
         Verdict::MemoryLimit { limit_bytes } => {
-            format!("ended at its memory limit of {limit_bytes} bytes ({fix} raises it)")
+            format!("ended at its memory limit of {} ({fix} raises it)", show_bytes(*limit_bytes))
         }
         Verdict::OutputLimit { limit_bytes, .. } => {
-            format!("ended after {limit_bytes} bytes of output ({fix} raises it)")
+            format!("ended after {} of output ({fix} raises it)", show_bytes(*limit_bytes))
         }
         Verdict::DiskLimit { limit } => {
             let met = match limit {
@@ -359,14 +360,20 @@ pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
     Some(format!("the program {what}"))
 }
 
-fn dropped(outcome: &Outcome) -> Option<String> {
+/// What is worth saying of a program that simply exited: a limit that may be why it failed, and the
+/// layers it ran without.
+fn beside(outcome: &Outcome, code: i32) -> Option<String> {
+    let met = outcome.events.iter().filter(|_| code != 0);
+    let met = met.map(|event| format!("{} ({} raises the limit)", event.what, event.fix));
     let missing: Vec<String> = outcome
         .receipt
         .missing
         .iter()
-        .map(|one| format!("{} ({})", layer_name(one.name), one.stand_in))
+        .map(|one| format!("{} ({})", one.name, one.stand_in))
         .collect();
-    (!missing.is_empty()).then(|| format!("ran without {}", missing.join("; ")))
+    let without = (!missing.is_empty()).then(|| format!("ran without {}", missing.join("; ")));
+    let all: Vec<String> = met.chain(without).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// A layer's name as a receipt and `belljar levels` spell it.

@@ -41,6 +41,24 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text} is longer than can be counted"))
 }
 
+/// Reads a plain number of things.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    match split(text)? {
+        (number, "") => Ok(number),
+        (_, unit) => Err(format!("\"{unit}\" does not belong after a number of things")),
+    }
+}
+
+/// A size for people: whole when it is whole, else the bytes.
+pub fn show_bytes(bytes: u64) -> String {
+    for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{} {name}", bytes / unit);
+        }
+    }
+    format!("{bytes} bytes")
+}
+
 /// Reads a number of cores, such as `1`, `0.5` or `2`, into thousandths.
 pub fn parse_cpus(text: &str) -> Result<u64, String> {
     let advice = || format!("\"{text}\" is not a number of cores: write 1, 0.5 or 2");
@@ -102,6 +120,20 @@ mod tests {
                 .unwrap_err()
                 .contains("more bytes")
         );
+    }
+
+    #[test]
+    fn counts_are_plain_numbers() {
+        assert_eq!(parse_count("64"), Ok(64));
+        assert!(parse_count("-1").unwrap_err().contains("negative"));
+        assert!(parse_count("64k").is_err());
+    }
+
+    #[test]
+    fn sizes_are_shown_in_the_largest_whole_unit() {
+        assert_eq!(show_bytes(64 << 20), "64 MiB");
+        assert_eq!(show_bytes((64 << 20) + 1), "67108865 bytes");
+        assert_eq!(show_bytes(3 << 30), "3 GiB");
     }
 
     #[test]

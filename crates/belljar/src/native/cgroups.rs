@@ -108,6 +108,12 @@ pub fn find(uid: u32) -> Cgroups {
         Some(two) if all.is_empty() && !buses.is_empty() && offers(&two.mount, &missing) => {
             scope(two, uid, buses)
         }
+        Some(two) if uid == 0 && offers(&two.mount, &missing) => Cgroups::None(format!(
+            "the root cgroup hands no {} to its children (\"echo {} > {}/cgroup.subtree_control\" does)",
+            names(&missing),
+            switches(&missing),
+            two.mount.display()
+        )),
         _ => Cgroups::None(format!(
             "no cgroup directory with {} is delegated to uid {uid}",
             names(&missing)
@@ -162,6 +168,15 @@ impl Cgroups {
             }
         }
     }
+}
+
+/// As `cgroup.subtree_control` takes them.
+fn switches(controllers: &[Controller]) -> String {
+    let all: Vec<String> = controllers
+        .iter()
+        .map(|one| format!("+{}", one.name()))
+        .collect();
+    all.join(" ")
 }
 
 fn names(controllers: &[Controller]) -> String {
@@ -263,11 +278,7 @@ fn take_over(mount: &Path, own: &Path, needed: &[Controller]) -> Option<PathBuf>
     let leaf = own.join("belljar-engine");
     fs::create_dir(&leaf).ok()?;
     fs::write(leaf.join("cgroup.procs"), "0").ok()?;
-    let wanted: Vec<String> = needed
-        .iter()
-        .map(|one| format!("+{}", one.name()))
-        .collect();
-    fs::write(own.join("cgroup.subtree_control"), wanted.join(" ")).ok()?;
+    fs::write(own.join("cgroup.subtree_control"), switches(needed)).ok()?;
     Some(own.to_owned())
 }
 
@@ -296,7 +307,7 @@ fn file_name(path: &Path) -> &str {
         .unwrap_or("")
 }
 
-/// systemd marks what it delegated: for all to read since version 251, for root to read before.
+/// systemd marks what it delegated: newer ones for all to read, older ones for root alone.
 fn is_delegated(unit: &Path) -> bool {
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0; 8];
@@ -408,6 +419,17 @@ mod tests {
         let line = "31 25 0:27 /docker/1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
         assert_eq!(parse(line, "4:memory:/docker/2\n"), []);
         assert_eq!(parse(line, "4:memory:/docker/1\n").len(), 1);
+    }
+
+    #[test]
+    fn what_is_in_a_unit_is_systemds_unless_it_was_delegated() {
+        let mount = Path::new("/nonexistent/cgroup");
+        let owns = |path: &str| systemd_owns(mount, &mount.join(path));
+        assert!(owns("system.slice"));
+        assert!(owns("user.slice/user-7.slice/session-1.scope"));
+        assert!(owns("user.slice/user-7.slice/user@7.service/app.slice"));
+        assert!(owns("system.slice/x.service/inner"), "it has no mark");
+        assert!(!owns("lab/leaf"), "made by an operator");
     }
 
     #[test]

@@ -218,7 +218,7 @@ fn fix(args: &Doctor) -> Result<u8, Error> {
     }
     let user = match &args.user {
         Some(name) => {
-            let ids = ids_of(name).ok_or_else(|| wrong("user", "is not in /etc/passwd"))?;
+            let ids = ids_of(name).ok_or_else(|| wrong("user", &format!("{name} is not in /etc/passwd")))?;
             Some(ids)
         }
         None => None,
