@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use belljar::units::show_bytes;
-use belljar::{DiskLimit, Error, Layer, Outcome, Stream, Verdict};
+use belljar::{DiskLimit, Error, Outcome, Stream, Verdict};
 use serde_json::ser::{Formatter, PrettyFormatter};
 
 /// Our own exit codes; see `belljar --help`.
@@ -376,13 +376,6 @@ fn beside(outcome: &Outcome, code: i32) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// A layer's name as a receipt and `belljar levels` spell it.
-pub(crate) fn layer_name(layer: Layer) -> String {
-    match serde_json::to_value(layer) {
-        Ok(serde_json::Value::String(name)) => name,
-        _ => format!("{layer:?}"),
-    }
-}
 
 #[cfg(test)]
 mod tests {

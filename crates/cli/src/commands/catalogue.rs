@@ -35,7 +35,7 @@ pub(crate) fn levels(format: &Format) -> u8 {
 }
 
 fn layer_names(level: Level) -> String {
-    let names = level.layers().into_iter().map(render::layer_name);
+    let names = level.layers().into_iter().map(|layer| layer.to_string());
     names.collect::<Vec<_>>().join(", ")
 }
 
