@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::Fault;
@@ -17,6 +17,7 @@ use crate::model::request::RunRequest;
 use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
 use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
+use crate::native::alive::Alive;
 use crate::native::run::{Finished, Keeper};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
@@ -67,6 +68,7 @@ pub struct Engine {
     config: Config,
     host: Host,
     languages: Languages,
+    alive: Alive,
 }
 
 impl Engine {
@@ -79,7 +81,14 @@ impl Engine {
             config,
             host,
             languages,
+            alive: Alive::default(),
         })
+    }
+
+    /// Waits until every run, those that were dropped too, has ended wholly; for so long at most. Says
+    /// whether nothing of them is left. A dropped run takes milliseconds.
+    pub async fn settle(&self, limit: Duration) -> bool {
+        self.alive.settle(limit).await
     }
 
     pub fn host(&self) -> &Host {
@@ -188,7 +197,7 @@ impl Run<'_> {
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let id = new_id()?;
-        let keeper = Keeper::start(&self.engine.config.launcher)
+        let keeper = Keeper::start(&self.engine.config.launcher, &self.engine.alive)
             .map_err(Error::backend("start a keeper"))?;
         let cgroups = self.cgroups(&id, keeper.id()).await;
         let prepared = Prepared {

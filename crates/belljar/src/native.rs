@@ -3,6 +3,7 @@
 //! [`host`] knows what this machine offers, [`systemd`] asks for what it does not give by itself, [`layout`] what a sandbox's root looks like, [`plan`] turns
 //! a Spec into a Plan, [`run`] carries it through a keeper, [`verdict`] judges the facts.
 
+pub(crate) mod alive;
 pub mod cgroups;
 mod failure;
 #[cfg(test)]

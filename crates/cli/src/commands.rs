@@ -5,6 +5,9 @@ mod catalogue;
 mod doctor;
 mod run;
 
+use std::time::Duration;
+
+use belljar::{Engine, Error};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Arguments, Command};
@@ -35,4 +38,13 @@ pub(crate) async fn interrupted() {
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
+}
+
+/// How long a cancelled run may take to be gone; it takes milliseconds.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// After the run was dropped: waits until nothing of it is left, so that Ctrl-C means gone.
+pub(crate) async fn cancelled(engine: &Engine) -> Error {
+    let gone = engine.settle(SETTLE).await;
+    if gone { Error::Cancelled } else { Error::Lost { what: "it did not end in time" } }
 }

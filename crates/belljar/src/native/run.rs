@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
 
+use super::alive::Alive;
 use super::failure::explain;
 use crate::capture::Capture;
 use crate::model::error::{Error, SpecError};
@@ -38,18 +39,21 @@ pub(crate) struct Keeper {
     child: Option<Child>,
     /// A sequenced-packet socket; tokio has no type of that name, and readiness is all we want of it.
     control: UnixDatagram,
+    alive: Alive,
 }
 
 impl Keeper {
     /// Starts the binary in its keeper's role.
-    pub(crate) fn start(launcher: &Path) -> io::Result<Self> {
+    pub(crate) fn start(launcher: &Path, alive: &Alive) -> io::Result<Self> {
         let (ours, theirs) = wire::control_pair()?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let child = spawn::with_socket(launcher, &[KEEPER_ROLE], theirs)?;
+        alive.started();
         let control = UnixDatagram::from_std(ours.into())?;
         Ok(Self {
             child: Some(child),
             control,
+            alive: alive.clone(),
         })
     }
 
@@ -90,15 +94,16 @@ impl Keeper {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ok();
         if let Some(mut child) = self.child.take() {
             child.wait().ok();
+            self.alive.reaped();
         }
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
+        if let Some(child) = self.child.take() {
             // The socket closes right after this; the keeper then needs a moment to end everything.
-            std::thread::spawn(move || child.wait().ok());
+            self.alive.see_off(child);
         }
     }
 }

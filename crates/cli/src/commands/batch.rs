@@ -36,7 +36,7 @@ async fn carry_out(args: Batch) -> Result<u8, Error> {
     let budget = budget(&args)?;
     tokio::select! {
         () = engine.run_batch(requests, budget, tell) => {}
-        () = super::interrupted() => return Err(Error::Cancelled),
+        () = super::interrupted() => return Err(super::cancelled(&engine).await),
     }
     progress.finish_and_clear();
     Ok(worst)

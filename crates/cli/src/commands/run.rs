@@ -61,7 +61,7 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
     };
     let (outcome, copied) = tokio::select! {
         result = run.run_with_files(&mut sink) => result?,
-        () = super::interrupted() => return Err(Error::Cancelled),
+        () = super::interrupted() => return Err(super::cancelled(&engine).await),
     };
     if !reader_gone {
         // As above: a reader that is gone by now misses nothing that it asked for.
