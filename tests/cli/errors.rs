@@ -219,7 +219,7 @@ fn programs_that_cannot_be_read_are_refused() {
     );
     assert_refused(&run_file(directory.path()), &["directory"]);
     let closed = directory.file("closed.py", "print('must not run')");
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).expect("it is ours");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).expect("it is ours");
     if !is_root() {
         assert_refused(&run_file(&closed), &["closed.py", "Permission denied"]);
     }

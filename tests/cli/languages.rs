@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use belljar_tests::{Program, Sandbox, TempDir, each_level};
+use belljar_tests::{Level, Program, Sandbox, TempDir, each_level};
 
 /// A configuration directory with one language file.
 fn config_with(name: &str, command: &str) -> TempDir {
@@ -53,9 +53,10 @@ each_level!(interpreter_outside_the_system_brings_its_prefix, |level| {
     let outcome = Sandbox::at(level)
         .host_env("XDG_CONFIG_HOME", config.path())
         .run_code("mydash", &code);
-    let beside = match level {
-        belljar_tests::Level::None => "not its business",
-        _ => "hidden",
+    let beside = if level == Level::None {
+        "not its business"
+    } else {
+        "hidden"
     };
     assert_eq!(
         outcome.stdout,

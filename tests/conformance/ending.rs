@@ -227,7 +227,7 @@ each_level!(killing_the_keeper_ends_everything, |level| {
     kill_process(keeper_of(owner), Signal::KILL).expect("a keeper is its caller's");
     let ended = running.wait();
     assert_eq!(ended.code, Some(125), "{ended:?}");
-    assert!(ended.err().contains("the sandbox died"), "{ended:?}");
+    assert!(ended.err().contains("the sandbox was lost"), "{ended:?}");
     token.wait_until_gone();
     assert_swept(level, owner);
 });
