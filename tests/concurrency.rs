@@ -34,9 +34,7 @@ fn two_hundred_commands_at_once_keep_their_outputs_apart() {
         .map(|index| {
             let level = [Level::Standard, Level::Strict][index % 2];
             let token = Token::new();
-            let sandbox = Sandbox::at(level)
-                .with(["--timeout", "100s"])
-                .args([token.as_str()]);
+            let sandbox = Sandbox::at(level).with(["--timeout", "100s"]).args([token.as_str()]);
             let running = sandbox.start_json("python", CHATTER);
             (token, running)
         })
@@ -62,10 +60,7 @@ fn two_hundred_runs_of_one_engine_keep_their_outputs_apart() {
                 let word = format!("word-{index}");
                 let request = RunRequest {
                     args: vec![word.clone()],
-                    limits: LimitsRequest {
-                        wall_ms: Some(100_000),
-                        ..LimitsRequest::default()
-                    },
+                    limits: LimitsRequest { wall_ms: Some(100_000), ..LimitsRequest::default() },
                     ..RunRequest::code("python", CHATTER)
                 };
                 (word, engine.run(request).await.expect("an outcome"))
@@ -123,23 +118,11 @@ const FLAT_BYTES: u64 = 32 << 20;
 fn bombs_change_nothing_for_a_neighbour_and_memory_stays_flat() {
     let alone = innocent();
     let tokens: Vec<Token> = (0..3).map(|_| Token::new()).collect();
-    let forks = bomb(
-        FORK_BOMB,
-        &tokens[0],
-        &["--timeout", "15s", "--pids", "200"],
-    );
+    let forks = bomb(FORK_BOMB, &tokens[0], &["--timeout", "15s", "--pids", "200"]);
     let memory = bomb(MEMORY_BOMB, &tokens[1], &["--memory", "2g"]);
     // What is kept fits a pipe: it is read only when the bombs are over.
-    let limits = [
-        "--output",
-        "10k",
-        "--output-total",
-        "16g",
-        "--timeout",
-        "100s",
-        "--cpu-time",
-        "100s",
-    ];
+    let limits =
+        ["--output", "10k", "--output-total", "16g", "--timeout", "100s", "--cpu-time", "100s"];
     let output = bomb(OUTPUT_BOMB, &tokens[2], &limits);
     let (mut peak, mut rounds) = (0, 0);
     while output.is_running() || forks.is_running() || memory.is_running() {
@@ -151,17 +134,9 @@ fn bombs_change_nothing_for_a_neighbour_and_memory_stays_flat() {
     assert!((1..FLAT_BYTES).contains(&peak), "belljar held {peak} bytes");
     let forks = outcome(&forks.wait());
     assert_eq!(forks.verdict, Verdict::WallTimeLimit { limit_ms: 15_000 });
-    assert!(
-        forks.processes_peak.is_some_and(|peak| peak <= 201),
-        "{forks:?}"
-    );
+    assert!(forks.processes_peak.is_some_and(|peak| peak <= 201), "{forks:?}");
     let memory = outcome(&memory.wait());
-    assert_eq!(
-        memory.verdict,
-        Verdict::MemoryLimit {
-            limit_bytes: 2 << 30
-        }
-    );
+    assert_eq!(memory.verdict, Verdict::MemoryLimit { limit_bytes: 2 << 30 });
     let output = outcome(&output.wait());
     assert!(output.ok(), "{output:?}");
     assert_eq!(output.limits["output_total_bytes"].used, Some(10_000 << 20));

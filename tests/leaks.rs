@@ -31,12 +31,9 @@ impl Traces {
     fn take(askers: &[u32]) -> Self {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
         let of_ours = |path: &PathBuf| {
-            let name = path
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned());
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
             let asked = |pid: &u32| {
-                name.as_ref()
-                    .is_some_and(|name| name.starts_with(&format!("belljar-{pid}-")))
+                name.as_ref().is_some_and(|name| name.starts_with(&format!("belljar-{pid}-")))
             };
             asked(&std::process::id()) || askers.iter().any(asked)
         };
@@ -48,11 +45,7 @@ impl Traces {
             descriptors: descriptors(),
             children: children(),
             mounts: mountinfo.lines().count(),
-            directories: cgroup_directories()
-                .into_iter()
-                .chain(scratch)
-                .filter(of_ours)
-                .collect(),
+            directories: cgroup_directories().into_iter().chain(scratch).filter(of_ours).collect(),
         }
     }
 
@@ -83,20 +76,12 @@ fn children() -> BTreeSet<String> {
     let threads = fs::read_dir("/proc/self/task").expect("our own").flatten();
     threads
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|text| {
-            text.split_ascii_whitespace()
-                .map(ToOwned::to_owned)
-                .collect::<Vec<_>>()
-        })
+        .flat_map(|text| text.split_ascii_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>())
         .collect()
 }
 
 fn limited(level: Level, code: &str, limits: LimitsRequest) -> RunRequest {
-    RunRequest {
-        level,
-        limits,
-        ..RunRequest::code("python", code)
-    }
+    RunRequest { level, limits, ..RunRequest::code("python", code) }
 }
 
 fn none() -> LimitsRequest {
@@ -110,35 +95,17 @@ fn all_ends(engine: &Engine, level: Level) {
         outcome.verdict.kind()
     };
     assert_eq!(kind(limited(level, "print(1)", none())), "exited");
-    assert_eq!(
-        kind(limited(level, "import os; os.abort()", none())),
-        "signaled"
-    );
-    let short = LimitsRequest {
-        wall_ms: Some(200),
-        ..none()
-    };
-    assert_eq!(
-        kind(limited(level, "import time; time.sleep(99)", short)),
-        "wall_time_limit"
-    );
-    let loud = LimitsRequest {
-        output_bytes: Some(1 << 10),
-        output_total_bytes: Some(1 << 20),
-        ..none()
-    };
+    assert_eq!(kind(limited(level, "import os; os.abort()", none())), "signaled");
+    let short = LimitsRequest { wall_ms: Some(200), ..none() };
+    assert_eq!(kind(limited(level, "import time; time.sleep(99)", short)), "wall_time_limit");
+    let loud =
+        LimitsRequest { output_bytes: Some(1 << 10), output_total_bytes: Some(1 << 20), ..none() };
     let flood = "import os\nwhile True: os.write(1, b'x' * 65536)";
     assert_eq!(kind(limited(level, flood, loud)), "output_limit");
-    let missing = RunRequest {
-        level,
-        ..RunRequest::command(["/usr/bin/no-such-program"])
-    };
+    let missing = RunRequest { level, ..RunRequest::command(["/usr/bin/no-such-program"]) };
     assert_eq!(kind(missing), "start_failed");
     if level.has_namespaces() {
-        let small = LimitsRequest {
-            memory_bytes: Some(32 << 20),
-            ..none()
-        };
+        let small = LimitsRequest { memory_bytes: Some(32 << 20), ..none() };
         let bomb = "x = []\nwhile True: x.append(bytearray(1 << 20))";
         assert_eq!(kind(limited(level, bomb, small)), "memory_limit");
         let full = "open('a', 'wb').write(b'x' * (200 << 20))";
@@ -213,9 +180,7 @@ fn chain(belljar: u32) -> Vec<u32> {
     let mut all = vec![belljar];
     while let Some(last) = all.last() {
         let text = fs::read_to_string(format!("/proc/{last}/task/{last}/children"));
-        let next = text
-            .ok()
-            .and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
+        let next = text.ok().and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
         match next {
             Some(child) => all.push(child),
             None => break,
@@ -238,9 +203,7 @@ fn killing_any_of_our_processes_leaves_nothing() {
                  print('up', flush=True)\ntime.sleep(99)",
                 token.as_str()
             );
-            let mut run = Sandbox::at(level)
-                .with(["--timeout", "90s"])
-                .start("python", &code);
+            let mut run = Sandbox::at(level).with(["--timeout", "90s"]).start("python", &code);
             askers.push(run.id());
             assert_eq!(run.read_line(), "up\n");
             let pids = chain(run.id());
@@ -268,9 +231,7 @@ fn interrupting_belljar_leaves_nothing() {
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             let code = "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n\
                         print('up', flush=True)\ntime.sleep(99)";
-            let mut run = Sandbox::at(level)
-                .with(["--timeout", "90s"])
-                .start("python", code);
+            let mut run = Sandbox::at(level).with(["--timeout", "90s"]).start("python", code);
             askers.push(run.id());
             assert_eq!(run.read_line(), "up\n");
             run.signal(signal);

@@ -1,10 +1,7 @@
 //! Turns the seccomp rules (`src/seccomp/*.toml`) into the static table that `seccomp.rs` includes,
 //! so that nothing is parsed when a run starts, and stops the build at a rule that cannot be right:
 //! an unknown call, one named twice, a missing reason, a test that does not parse.
-#![allow(
-    clippy::print_stdout,
-    reason = "a build script speaks to cargo on its standard output"
-)]
+#![allow(clippy::print_stdout, reason = "a build script speaks to cargo on its standard output")]
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,10 +106,7 @@ fn aarch64_calls() -> BTreeMap<usize, &'static str> {
 
 /// A call that only one architecture has is still a name one may use on the other.
 fn known_names() -> BTreeSet<&'static str> {
-    x86_64_calls()
-        .into_values()
-        .chain(aarch64_calls().into_values())
-        .collect()
+    x86_64_calls().into_values().chain(aarch64_calls().into_values()).collect()
 }
 
 fn check<'a>(
@@ -149,16 +143,9 @@ fn write_rule(out: &mut String, rule: &Rule, constants: &Constants) -> Result<()
             tests.push_str(&test(text, &rule.args, constants)?);
         }
         let action = action(&exception.action)?;
-        write!(
-            exceptions,
-            "Exception {{ tests: &[{tests}], action: {action} }},"
-        )
-        .map_err(|error| error.to_string())?;
-        conditions.push(format!(
-            "{} if {}",
-            exception.action,
-            exception.when.join(" and ")
-        ));
+        write!(exceptions, "Exception {{ tests: &[{tests}], action: {action} }},")
+            .map_err(|error| error.to_string())?;
+        conditions.push(format!("{} if {}", exception.action, exception.when.join(" and ")));
     }
     writeln!(
         out,
@@ -183,9 +170,8 @@ fn action(name: &str) -> Result<String, String> {
 
 /// `ARGUMENT [& MASK] [not] in VALUE, VALUE …` as a `Test`.
 fn test(text: &str, args: &[String], constants: &Constants) -> Result<String, String> {
-    let (subject, values) = text
-        .split_once(" in ")
-        .ok_or_else(|| format!("\"{text}\" lacks \" in \""))?;
+    let (subject, values) =
+        text.split_once(" in ").ok_or_else(|| format!("\"{text}\" lacks \" in \""))?;
     let (subject, negated) = match subject.strip_suffix(" not") {
         Some(subject) => (subject, true),
         None => (subject, false),
@@ -205,9 +191,7 @@ fn test(text: &str, args: &[String], constants: &Constants) -> Result<String, St
         .map(|value| bits(value, constants))
         .collect::<Result<Vec<u32>, String>>()?;
     if let Some(value) = values.iter().find(|value| u64::from(**value) & !mask != 0) {
-        return Err(format!(
-            "\"{text}\": {value:#x} has bits outside the mask, so never equals"
-        ));
+        return Err(format!("\"{text}\": {value:#x} has bits outside the mask, so never equals"));
     }
     Ok(format!(
         "Test {{ argument: {argument}, width: Width::{width}, mask: {mask:#x}, \
@@ -245,10 +229,7 @@ fn calls(table: &BTreeMap<usize, &str>, decisions: &Decisions) -> Result<String,
     let mut out = String::new();
     for (number, name) in table {
         let rules = decisions.get(*name).copied().unwrap_or_default();
-        writeln!(
-            out,
-            "Call {{ number: {number}, name: {name:?}, rules: {rules:?} }},"
-        )?;
+        writeln!(out, "Call {{ number: {number}, name: {name:?}, rules: {rules:?} }},")?;
     }
     Ok(out)
 }

@@ -20,20 +20,16 @@ seq 1 100000 | head -n 3 | tail -n 1 || true",
     );
 });
 
-each_level!(
-    process_substitution_and_coprocess,
-    [standard, strict],
-    |level| {
-        bash(
-            level,
-            "diff <(echo a; echo b) <(echo a; echo c) | head -1
+each_level!(process_substitution_and_coprocess, [standard, strict], |level| {
+    bash(
+        level,
+        "diff <(echo a; echo b) <(echo a; echo c) | head -1
 while read -r line; do echo \"got $line\"; done < <(printf '1\\n2\\n')
 coproc bc_like { while read -r x; do echo $((x)); done; }
 echo '6 * 7' >&${bc_like[1]}; read -r answer <&${bc_like[0]}; echo $answer",
-            "2c2\ngot 1\ngot 2\n42\n",
-        );
-    }
-);
+        "2c2\ngot 1\ngot 2\n42\n",
+    );
+});
 
 each_level!(background_jobs_and_traps, [standard, strict], |level| {
     bash(
@@ -70,15 +66,8 @@ each_level!(listing_the_whole_tree, [standard, strict], |level| {
     let code = "find / -xdev -maxdepth 2 2>/dev/null | wc -l; find / -path /usr/bin/python3 2>/dev/null; du -s /usr/bin >/dev/null && echo du; df -k /workspace | tail -1 | awk '{print $2}'";
     let outcome = Sandbox::at(level).run_bash(code);
     let lines: Vec<_> = outcome.stdout.lines().collect();
-    assert!(
-        lines[0].parse::<u32>().expect("a count") > 10,
-        "{outcome:?}"
-    );
-    assert_eq!(
-        lines[1..],
-        ["/usr/bin/python3", "du", "102400"],
-        "{outcome:?}"
-    );
+    assert!(lines[0].parse::<u32>().expect("a count") > 10, "{outcome:?}");
+    assert_eq!(lines[1..], ["/usr/bin/python3", "du", "102400"], "{outcome:?}");
 });
 
 each_level!(perl, [standard, strict], |level| {

@@ -86,19 +86,15 @@ crypto.scrypt('p', 's', 16, (error, key) => console.log(key.toString('hex')));",
     );
 });
 
-each_level!(
-    timers_promises_and_webassembly,
-    [standard, strict],
-    |level| {
-        node(
+each_level!(timers_promises_and_webassembly, [standard, strict], |level| {
+    node(
         level,
         "const bytes = new Uint8Array([0,97,115,109,1,0,0,0,1,7,1,96,2,127,127,1,127,3,2,1,0,7,7,1,3,97,100,100,0,0,10,9,1,7,0,32,0,32,1,106,11]);
 WebAssembly.instantiate(bytes).then(({ instance }) => { console.log(instance.exports.add(40, 2));
   setTimeout(() => { setImmediate(() => console.log('later')); process.nextTick(() => console.log('soon')); }, 5); });",
         "42\nsoon\nlater\n",
     );
-    }
-);
+});
 
 #[test]
 fn processors_are_listed_at_standard() {

@@ -63,13 +63,10 @@ if __name__ == '__main__':
     }
 });
 
-each_level!(
-    multiprocessing_queue_manager_and_locks,
-    [standard, strict],
-    |level| {
-        python(
-            level,
-            "import multiprocessing as mp
+each_level!(multiprocessing_queue_manager_and_locks, [standard, strict], |level| {
+    python(
+        level,
+        "import multiprocessing as mp
 def work(queue, shared, lock, value, pipe):
     with lock: value.value += 1
     shared['seen'] = shared.get('seen', 0) + 1
@@ -82,10 +79,9 @@ if __name__ == '__main__':
         child = mp.Process(target=work, args=(queue, shared, lock, value, theirs))
         child.start(); print(queue.get(), ours.recv()); child.join()
         print(dict(shared), value.value, child.exitcode)",
-            "from child {'a': [1, 2]}\n{'seen': 1} 42 0\n",
-        );
-    }
-);
+        "from child {'a': [1, 2]}\n{'seen': 1} 42 0\n",
+    );
+});
 
 each_level!(shared_memory, [standard, strict], |level| {
     python(
@@ -261,11 +257,8 @@ except socket.gaierror: print('no such name')",
     );
 });
 
-each_level!(
-    compileall_and_virtual_environment,
-    [standard, strict],
-    |level| {
-        python(
+each_level!(compileall_and_virtual_environment, [standard, strict], |level| {
+    python(
         level,
         "import compileall, os, subprocess, sys, venv
 os.mkdir('pkg'); open('pkg/__init__.py', 'w').write('value = 42')
@@ -275,14 +268,10 @@ print(subprocess.check_output(['env/bin/python', '-c', 'import sys; print(sys.pr
 print(subprocess.check_output([sys.executable, '-m', 'pkg.__init__'], env={'PATH': '/usr/bin'}))",
         "True True\n/workspace/env\nb''\n",
     );
-    }
-);
+});
 
-each_level!(
-    time_zones_locale_and_identifiers,
-    [standard, strict],
-    |level| {
-        python(
+each_level!(time_zones_locale_and_identifiers, [standard, strict], |level| {
+    python(
         level,
         "import datetime, getpass, locale, os, platform, pwd, time, uuid, zoneinfo
 moment = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone.utc)
@@ -293,8 +282,7 @@ print(uuid.uuid4() != uuid.uuid4(), len(str(uuid.uuid1())), len(os.urandom(16)))
 print(getpass.getuser(), pwd.getpwuid(os.getuid()).pw_dir, os.path.expanduser('~'), platform.system())",
         "2024-07-01T14:00:00+02:00\nEST\nC.UTF-8 UTF-8 b'\\xc3\\xbc'\nTrue 36 16\nsandbox /home/sandbox /home/sandbox Linux\n",
     );
-    }
-);
+});
 
 each_level!(libraries_with_native_code, [standard, strict], |level| {
     python(
@@ -338,17 +326,7 @@ print(sum(len(files) for _, _, files in os.walk('/etc')) > 5)",
     assert!(outcome.ok(), "{outcome:?}");
     let mut lines = outcome.stdout.lines();
     let root = lines.next().expect("a listing");
-    for name in [
-        "bin",
-        "dev",
-        "etc",
-        "home",
-        "lib",
-        "proc",
-        "tmp",
-        "usr",
-        "workspace",
-    ] {
+    for name in ["bin", "dev", "etc", "home", "lib", "proc", "tmp", "usr", "workspace"] {
         assert!(root.contains(&format!("'{name}'")), "{root}");
     }
     for name in ["root", "var", "sys", "run", "boot", "mnt", "media", "srv"] {

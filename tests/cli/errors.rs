@@ -62,15 +62,7 @@ fn zero_limits_are_refused_by_name() {
 
 #[test]
 fn negative_limits_are_refused_by_flag() {
-    for flag in [
-        "--timeout",
-        "--cpu-time",
-        "--cpus",
-        "--memory",
-        "--pids",
-        "--disk",
-        "--output",
-    ] {
+    for flag in ["--timeout", "--cpu-time", "--cpus", "--memory", "--pids", "--disk", "--output"] {
         refused(&[flag, "-1"], &["-1"]);
         refused(&[&format!("{flag}=-1")], &[flag]);
     }
@@ -86,10 +78,7 @@ fn absurd_limits_are_refused_by_name() {
     refused(&["--cpus", "18446744073709551"], &["millicpus"]);
     refused(&["--files", "3"], &["open_files"]);
     refused(&["--output", "2g", "--output-total", "1g"], &["output"]);
-    refused(
-        &["--output", "2k", "--output-total", "1k"],
-        &["output_total_bytes", "output_bytes"],
-    );
+    refused(&["--output", "2k", "--output-total", "1k"], &["output_total_bytes", "output_bytes"]);
 }
 
 #[test]
@@ -120,37 +109,19 @@ fn what_is_no_number_is_refused_with_the_units() {
 
 #[test]
 fn limits_that_a_level_cannot_keep_are_refused() {
-    refused(
-        &["--level", "none", "--memory", "64m"],
-        &["memory_bytes", "none", "basic"],
-    );
-    refused(
-        &["--level", "basic", "--disk", "64m"],
-        &["disk_bytes", "basic", "standard"],
-    );
-    refused(
-        &["--level", "none", "--allow-syscall", "ptrace"],
-        &["syscall", "none"],
-    );
-    refused(
-        &["--level", "none", "--block-path", "/usr/bin/env"],
-        &["block_paths", "none"],
-    );
+    refused(&["--level", "none", "--memory", "64m"], &["memory_bytes", "none", "basic"]);
+    refused(&["--level", "basic", "--disk", "64m"], &["disk_bytes", "basic", "standard"]);
+    refused(&["--level", "none", "--allow-syscall", "ptrace"], &["syscall", "none"]);
+    refused(&["--level", "none", "--block-path", "/usr/bin/env"], &["block_paths", "none"]);
 }
 
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     refused(&["--level", "high"], &["high", "standard"]);
-    refused(
-        &["--language", "cobol"],
-        &["cobol", "python", "bash", "node"],
-    );
+    refused(&["--language", "cobol"], &["cobol", "python", "bash", "node"]);
     refused(&["--allow-missing", "seccomp"], &["seccomp", "cgroup"]);
     refused(&["--deny-syscall", "opeen"], &["opeen"]);
-    refused(
-        &["--block-path", "relative/path"],
-        &["relative/path", "absolute"],
-    );
+    refused(&["--block-path", "relative/path"], &["relative/path", "absolute"]);
     refused(&["--block-path", "/usr/../etc"], &["block_paths"]);
     refused(&["--block-path", "/"], &["block_paths"]);
 }
@@ -171,27 +142,10 @@ fn bad_copies_are_refused() {
     refused(&["--file", "no-colon"], &["no-colon", "HOST:INSIDE"]);
     refused(&["--file", "/nonexistent:in"], &["/nonexistent"]);
     refused(&["--file", &format!("{host}:../out")], &["../out"]);
-    refused(
-        &["--file", &format!("{host}:/etc/passwd")],
-        &["/etc/passwd", "/workspace"],
-    );
-    refused(
-        &["--file", &format!("{host}:main.py")],
-        &["main.py", "twice"],
-    );
-    refused(
-        &[
-            "--file",
-            &format!("{host}:a"),
-            "--file",
-            &format!("{host}:a/b"),
-        ],
-        &["directory"],
-    );
-    refused(
-        &["--file", &format!("{}:d", directory.path().display())],
-        &["regular file"],
-    );
+    refused(&["--file", &format!("{host}:/etc/passwd")], &["/etc/passwd", "/workspace"]);
+    refused(&["--file", &format!("{host}:main.py")], &["main.py", "twice"]);
+    refused(&["--file", &format!("{host}:a"), "--file", &format!("{host}:a/b")], &["directory"]);
+    refused(&["--file", &format!("{}:d", directory.path().display())], &["regular file"]);
     refused(&["--file", "/dev/zero:endless"], &["regular file"]);
     refused(&["--stdin", "/nonexistent"], &["stdin", "/nonexistent"]);
 }
@@ -213,20 +167,14 @@ fn run_file(path: &Path) -> Ended {
 #[test]
 fn programs_that_cannot_be_read_are_refused() {
     let directory = TempDir::new();
-    assert_refused(
-        &run_file(Path::new("/nonexistent.py")),
-        &["/nonexistent.py", "No such file"],
-    );
+    assert_refused(&run_file(Path::new("/nonexistent.py")), &["/nonexistent.py", "No such file"]);
     assert_refused(&run_file(directory.path()), &["directory"]);
     let closed = directory.file("closed.py", "print('must not run')");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).expect("it is ours");
     if !is_root() {
         assert_refused(&run_file(&closed), &["closed.py", "Permission denied"]);
     }
-    assert_refused(
-        &run_file(&directory.file("what", "print(1)")),
-        &["language", "--language"],
-    );
+    assert_refused(&run_file(&directory.file("what", "print(1)")), &["language", "--language"]);
 }
 
 #[test]
@@ -240,10 +188,7 @@ fn programs_that_are_no_text_are_refused() {
         assert_refused(&run(&["-c", empty]), &["code", "empty"]);
     }
     let on_stdin = Program::belljar().args(["run", "--language", "python", "-"]);
-    assert_refused(
-        &on_stdin.stdin(*b"\xff").run(),
-        &["standard input", "UTF-8"],
-    );
+    assert_refused(&on_stdin.stdin(*b"\xff").run(), &["standard input", "UTF-8"]);
     let unnamed = Program::belljar().args(["run", "-"]).stdin("print(1)");
     assert_refused(&unnamed.run(), &["language"]);
 }
@@ -252,10 +197,7 @@ fn programs_that_are_no_text_are_refused() {
 fn program_of_a_hundred_megabytes_is_refused_without_being_read() {
     let directory = TempDir::new();
     let path = directory.file("big.py", "");
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .expect("it is ours");
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("it is ours");
     file.set_len(100 << 20).expect("a sparse file");
     assert_refused(&run_file(&path), &["big.py", "16777216", "--file"]);
 }
@@ -265,33 +207,19 @@ fn large_programs_within_the_bound_run() {
     let directory = TempDir::new();
     let code = format!("print(len('''{}'''))", "x".repeat(8 << 20));
     let ended = run_file(&directory.file("large.py", code));
-    assert_eq!(
-        (ended.code, ended.out()),
-        (Some(0), format!("{}\n", 8 << 20)),
-        "{}",
-        ended.err()
-    );
+    assert_eq!((ended.code, ended.out()), (Some(0), format!("{}\n", 8 << 20)), "{}", ended.err());
 }
 
 #[test]
 fn workspace_must_be_one_project() {
     for system in ["/", "/usr", "/etc", "/home", "/tmp", "/proc", "/tmp/.."] {
-        refused(
-            &["--workspace", system],
-            &["workspace", "part of the system"],
-        );
+        refused(&["--workspace", system], &["workspace", "part of the system"]);
         refused(&["--workspace", &format!("{system}:rw")], &["workspace"]);
     }
-    refused(
-        &["--workspace", "/nonexistent"],
-        &["workspace", "/nonexistent"],
-    );
+    refused(&["--workspace", "/nonexistent"], &["workspace", "/nonexistent"]);
     let directory = TempDir::new();
     let file = directory.file("file", "");
-    refused(
-        &["--workspace", &file.display().to_string()],
-        &["not a directory"],
-    );
+    refused(&["--workspace", &file.display().to_string()], &["not a directory"]);
     std::os::unix::fs::symlink("/", directory.join("link")).expect("a link");
     let link = directory.join("link").display().to_string();
     refused(&["--workspace", &link], &["part of the system"]);
@@ -338,11 +266,7 @@ fn errors_are_json_when_asked_for() {
 fn messages_show_control_characters_instead_of_sending_them() {
     let ended = run(&["--language", "\u{1b}]0;owned\u{7}", "-c", "pass"]);
     assert_eq!(ended.code, Some(2));
-    assert!(
-        !ended.err().contains(['\u{1b}', '\u{7}']),
-        "{:?}",
-        ended.err()
-    );
+    assert!(!ended.err().contains(['\u{1b}', '\u{7}']), "{:?}", ended.err());
 }
 
 #[test]
@@ -362,12 +286,8 @@ fn interpreter_that_is_missing_is_told_with_the_fix() {
 #[test]
 fn broken_language_file_is_told_by_its_path() {
     let config = TempDir::new();
-    config.file(
-        "belljar/languages/broken.toml",
-        "name = \"x\"\ncolour = 1\n",
-    );
-    let ended = Sandbox::standard()
-        .host_env("XDG_CONFIG_HOME", config.path())
-        .plain("python", "pass");
+    config.file("belljar/languages/broken.toml", "name = \"x\"\ncolour = 1\n");
+    let ended =
+        Sandbox::standard().host_env("XDG_CONFIG_HOME", config.path()).plain("python", "pass");
     assert_refused(&ended, &["broken.toml", "colour"]);
 }

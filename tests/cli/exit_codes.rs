@@ -3,9 +3,7 @@
 use belljar_tests::{Ended, Sandbox, each_level};
 
 fn plain(options: &[&str], language: &str, code: &str) -> Ended {
-    Sandbox::standard()
-        .with(options.iter().copied())
-        .plain(language, code)
+    Sandbox::standard().with(options.iter().copied()).plain(language, code)
 }
 
 each_level!(programs_code_passes_through, |level| {
@@ -51,31 +49,19 @@ fn other_limits_end_with_137() {
     assert!(memory.err().contains("memory"), "{memory:?}");
     let output = plain(&["--output-total", "100k", "--output", "1k"], "bash", "yes");
     assert_eq!(output.code, Some(137));
-    assert!(
-        output.err().contains("output") || output.err().contains("stdout"),
-        "{}",
-        output.err()
-    );
+    assert!(output.err().contains("output") || output.err().contains("stdout"), "{}", output.err());
 }
 
 #[test]
 fn full_disk_keeps_the_programs_own_code() {
-    let ended = plain(
-        &["--disk", "1m"],
-        "bash",
-        "head -c 9m /dev/zero > big || exit 5",
-    );
+    let ended = plain(&["--disk", "1m"], "bash", "head -c 9m /dev/zero > big || exit 5");
     assert_eq!(ended.code, Some(5), "{ended:?}");
     assert!(ended.err().contains("disk"), "{ended:?}");
 }
 
 #[test]
 fn quiet_says_nothing_of_its_own() {
-    let ended = plain(
-        &["--quiet", "--timeout", "300ms"],
-        "bash",
-        "echo theirs; sleep 60",
-    );
+    let ended = plain(&["--quiet", "--timeout", "300ms"], "bash", "echo theirs; sleep 60");
     assert_eq!(
         (ended.code, ended.out(), ended.err()),
         (Some(124), "theirs\n".into(), String::new())

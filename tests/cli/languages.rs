@@ -38,10 +38,7 @@ each_level!(extension_of_an_added_language_is_known, |level| {
 
 each_level!(interpreter_outside_the_system_brings_its_prefix, |level| {
     let prefix = TempDir::below(Path::new("/var/tmp"));
-    let dash = prefix.file(
-        "opt/bin/dash",
-        fs::read("/bin/dash").expect("dash is installed"),
-    );
+    let dash = prefix.file("opt/bin/dash", fs::read("/bin/dash").expect("dash is installed"));
     fs::set_permissions(&dash, fs::Permissions::from_mode(0o755)).expect("it is ours");
     prefix.file("opt/lib/greeting", "from its prefix\n");
     prefix.file("beside", "not its business\n");
@@ -50,37 +47,21 @@ each_level!(interpreter_outside_the_system_brings_its_prefix, |level| {
         "cat {0}/opt/lib/greeting; cat {0}/beside 2>/dev/null || echo hidden",
         prefix.path().display()
     );
-    let outcome = Sandbox::at(level)
-        .host_env("XDG_CONFIG_HOME", config.path())
-        .run_code("mydash", &code);
-    let beside = if level == Level::None {
-        "not its business"
-    } else {
-        "hidden"
-    };
-    assert_eq!(
-        outcome.stdout,
-        format!("from its prefix\n{beside}\n"),
-        "{outcome:?}"
-    );
-    assert_eq!(
-        outcome.receipt.versions.interpreter,
-        dash.display().to_string()
-    );
+    let outcome =
+        Sandbox::at(level).host_env("XDG_CONFIG_HOME", config.path()).run_code("mydash", &code);
+    let beside = if level == Level::None { "not its business" } else { "hidden" };
+    assert_eq!(outcome.stdout, format!("from its prefix\n{beside}\n"), "{outcome:?}");
+    assert_eq!(outcome.receipt.versions.interpreter, dash.display().to_string());
 });
 
 #[test]
 fn interpreter_that_the_sandbox_would_cover_is_refused() {
     let prefix = TempDir::new();
-    let dash = prefix.file(
-        "bin/dash",
-        fs::read("/bin/dash").expect("dash is installed"),
-    );
+    let dash = prefix.file("bin/dash", fs::read("/bin/dash").expect("dash is installed"));
     fs::set_permissions(&dash, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let config = config_with("mydash", &dash.display().to_string());
-    let ended = Sandbox::standard()
-        .host_env("XDG_CONFIG_HOME", config.path())
-        .plain("mydash", "echo ran");
+    let ended =
+        Sandbox::standard().host_env("XDG_CONFIG_HOME", config.path()).plain("mydash", "echo ran");
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err().contains("move it elsewhere"), "{ended:?}");
 }
@@ -101,36 +82,20 @@ fn languages_are_listed_with_version_and_path() {
         "belljar/languages/ghost.toml",
         "name = \"ghost\"\ncommands = [\"/nonexistent\"]\nargs = []\nfile = \"f\"\ninstall = \"do this\"\n",
     );
-    let languages = || {
-        Program::belljar()
-            .arg("languages")
-            .env("XDG_CONFIG_HOME", config.path())
-    };
+    let languages = || Program::belljar().arg("languages").env("XDG_CONFIG_HOME", config.path());
     let text = languages().run();
     assert_eq!(text.code, Some(0), "{text:?}");
-    for words in [
-        "python ",
-        "bash ",
-        "node ",
-        "/usr/bin/python3",
-        "1.2.3",
-        "not installed",
-        "do this",
-    ] {
+    for words in
+        ["python ", "bash ", "node ", "/usr/bin/python3", "1.2.3", "not installed", "do this"]
+    {
         assert!(text.out().contains(words), "no {words} in {text:?}");
     }
     let json = languages().arg("--json").run().json();
     let find = |name: &str| {
         let all = json.as_array().expect("a list").clone();
-        all.into_iter()
-            .find(|one| one["name"] == name)
-            .expect("listed")
+        all.into_iter().find(|one| one["name"] == name).expect("listed")
     };
     assert_eq!(find("python")["interpreter"], "/usr/bin/python3");
-    assert!(
-        find("python")["version"]
-            .as_str()
-            .is_some_and(|text| text.starts_with("3."))
-    );
+    assert!(find("python")["version"].as_str().is_some_and(|text| text.starts_with("3.")));
     assert!(find("ghost")["interpreter"].is_null());
 }

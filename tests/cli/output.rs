@@ -29,19 +29,13 @@ fn reader_that_goes_away_is_no_trouble() {
 
 #[test]
 fn pipe_gets_the_bytes_as_they_are() {
-    let ended = Sandbox::standard().plain(
-        "python",
-        r"import os; os.write(1, b'\x1b]0;title\x07\xff\x00')",
-    );
+    let ended =
+        Sandbox::standard().plain("python", r"import os; os.write(1, b'\x1b]0;title\x07\xff\x00')");
     assert_eq!(ended.stdout, b"\x1b]0;title\x07\xff\x00");
 }
 
 fn on_terminal(options: &[&str], code: &str) -> String {
-    let shown = Program::belljar()
-        .args(["run"])
-        .args(options)
-        .args(["-c", code])
-        .run_on_terminal();
+    let shown = Program::belljar().args(["run"]).args(options).args(["-c", code]).run_on_terminal();
     String::from_utf8_lossy(&shown).into_owned()
 }
 
@@ -54,16 +48,9 @@ for stream in sys.stdout, sys.stderr:
 #[test]
 fn terminal_shows_colours_and_obeys_nothing_else() {
     let shown = on_terminal(&[], TRICKS);
-    assert_eq!(
-        shown.matches("\x1b[1;31mred\x1b[0m").count(),
-        2,
-        "{shown:?}"
-    );
+    assert_eq!(shown.matches("\x1b[1;31mred\x1b[0m").count(), 2, "{shown:?}");
     let rest = shown.replace("\x1b[1;31m", "").replace("\x1b[0m", "");
-    assert!(
-        !rest.contains(['\x1b', '\x07', '\u{9b}', '\x08', '\x7f']),
-        "{rest:?}"
-    );
+    assert!(!rest.contains(['\x1b', '\x07', '\u{9b}', '\x08', '\x7f']), "{rest:?}");
     assert!(rest.contains("^[]52;c;c2VjcmV0^G"), "{rest:?}");
     assert!(rest.contains("^[[6n"), "{rest:?}");
 }
@@ -77,10 +64,7 @@ fn raw_passes_everything_to_the_terminal() {
 #[test]
 fn json_on_a_terminal_is_harmless() {
     let shown = on_terminal(&["--json"], TRICKS);
-    assert!(
-        !shown.contains(['\x1b', '\x07', '\u{9b}', '\x7f']),
-        "{shown:?}"
-    );
+    assert!(!shown.contains(['\x1b', '\x07', '\u{9b}', '\x7f']), "{shown:?}");
     assert!(shown.contains("\\u001b]52"), "{shown:?}");
 }
 

@@ -10,28 +10,16 @@ fn say(args: &[&str]) -> belljar_tests::Ended {
 fn version_is_told() {
     let ended = say(&["--version"]);
     assert_eq!(ended.code, Some(0));
-    assert_eq!(
-        ended.out(),
-        format!("belljar {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(ended.out(), format!("belljar {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn help_names_every_command_and_exit_code() {
     let ended = say(&["--help"]);
     assert_eq!((ended.code, ended.err()), (Some(0), String::new()));
-    for word in [
-        "run",
-        "batch",
-        "doctor",
-        "levels",
-        "languages",
-        "124",
-        "125",
-        "126",
-        "127",
-        "128+n",
-    ] {
+    for word in
+        ["run", "batch", "doctor", "levels", "languages", "124", "125", "126", "127", "128+n"]
+    {
         assert!(ended.out().contains(word), "no {word} in {ended:?}");
     }
 }
@@ -69,10 +57,7 @@ fn help_of_run_names_every_option() {
     ] {
         assert!(ended.out().contains(option), "no {option} in {ended:?}");
     }
-    assert!(
-        !ended.out().contains("--break-at"),
-        "a hook for tests is not an option"
-    );
+    assert!(!ended.out().contains("--break-at"), "a hook for tests is not an option");
 }
 
 #[test]
@@ -88,10 +73,7 @@ fn levels_are_printed_with_their_contracts() {
     assert_eq!(all.len(), Level::ALL.len());
     for (shown, level) in all.iter().zip(Level::ALL) {
         assert_eq!(shown["name"], level.name());
-        assert_eq!(
-            shown["layers"].as_array().map(Vec::len),
-            Some(level.layers().len())
-        );
+        assert_eq!(shown["layers"].as_array().map(Vec::len), Some(level.layers().len()));
     }
 }
 

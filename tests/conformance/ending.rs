@@ -24,11 +24,7 @@ fn assert_nothing_survives(level: Level, body: &str) {
     token.assert_gone();
     assert!(outcome.ok(), "{outcome:?}");
     assert_eq!(outcome.stdout, "ended\n");
-    assert!(
-        outcome.elapsed_ms < 20_000.0,
-        "nobody was waited for: {}",
-        outcome.elapsed_ms
-    );
+    assert!(outcome.elapsed_ms < 20_000.0, "nobody was waited for: {}", outcome.elapsed_ms);
 }
 
 each_level!(daemon_ends_with_its_program, |level| {
@@ -111,16 +107,10 @@ for _ in range(100_000):
     os.setsid()
 while True: pass";
     let wait = format!("{FOREVER}\nif os.fork() == 0:\n    exec({code:?})\nforever()");
-    let outcome = Sandbox::at(level)
-        .with(["--timeout", "1s"])
-        .args([token.as_str()])
-        .run_python(&wait);
+    let outcome =
+        Sandbox::at(level).with(["--timeout", "1s"]).args([token.as_str()]).run_python(&wait);
     token.assert_gone();
-    assert_eq!(
-        outcome.verdict,
-        Verdict::WallTimeLimit { limit_ms: 1000 },
-        "{outcome:?}"
-    );
+    assert_eq!(outcome.verdict, Verdict::WallTimeLimit { limit_ms: 1000 }, "{outcome:?}");
     assert_eq!(outcome.stdout, "began\n");
 });
 
@@ -151,9 +141,8 @@ for _ in range(2):
 os.read(ready, 1); os.read(ready, 1)
 print('ready', flush=True)
 forever()";
-    let mut running = Sandbox::at(level)
-        .args([token.as_str()])
-        .start("python", &format!("{FOREVER}{body}"));
+    let mut running =
+        Sandbox::at(level).args([token.as_str()]).start("python", &format!("{FOREVER}{body}"));
     assert_eq!(running.read_line(), "ready\n");
     // belljar itself and the three processes of the program.
     assert!(processes_with(token.as_str()).len() >= 4);
@@ -163,9 +152,7 @@ forever()";
 /// The next start removes what killed ones left.
 fn assert_swept(level: Level, owner: u32) {
     let mine = |path: &std::path::PathBuf| {
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned());
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         name.is_some_and(|name| name.starts_with(&format!("belljar-{owner}-")))
     };
     assert!(Sandbox::at(level).run_python("pass").ok());
@@ -211,10 +198,7 @@ fn keeper_of(belljar: u32) -> Pid {
     let ours = keepers.into_iter().map(|(pid, _)| pid).find(|pid| {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
         let stat = stat.unwrap_or_default();
-        let parent = stat
-            .rsplit(')')
-            .next()
-            .and_then(|rest| rest.split_whitespace().nth(1));
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
         parent.and_then(|parent| parent.parse().ok()) == Some(belljar)
     });
     ours.expect("belljar has a keeper")

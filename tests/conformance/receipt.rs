@@ -6,12 +6,7 @@ each_level!(every_layer_of_the_level_is_verified, |level| {
     let outcome = Sandbox::at(level).run_python("pass");
     assert_eq!(outcome.receipt.level, level);
     assert_eq!(outcome.receipt.missing, []);
-    let mut found: Vec<Layer> = outcome
-        .receipt
-        .layers
-        .iter()
-        .map(|check| check.name)
-        .collect();
+    let mut found: Vec<Layer> = outcome.receipt.layers.iter().map(|check| check.name).collect();
     let mut promised = level.layers();
     found.sort();
     promised.sort();
@@ -29,11 +24,7 @@ each_level!(digest_names_the_spec, |level| {
     };
     let first = digest("pass", &[]);
     assert!(first.starts_with("sha256:") && first.len() == 71, "{first}");
-    assert_eq!(
-        first,
-        digest("pass", &[]),
-        "the same request has the same digest"
-    );
+    assert_eq!(first, digest("pass", &[]), "the same request has the same digest");
     assert_ne!(first, digest("pass ", &[]));
     assert_ne!(first, digest("pass", &["--timeout", "29s"]));
     assert_ne!(first, digest("pass", &["--env", "A=1"]));
@@ -89,45 +80,22 @@ fn without_a_cgroup_standard_is_unavailable() {
 #[test]
 fn missing_cgroup_is_on_the_receipt_when_it_was_allowed() {
     let code = "import resource as r; print(r.getrlimit(r.RLIMIT_DATA))";
-    let options = [
-        "--allow-missing",
-        "cgroup",
-        "--memory",
-        "256m",
-        "--cpu-time",
-        "7s",
-    ];
+    let options = ["--allow-missing", "cgroup", "--memory", "256m", "--cpu-time", "7s"];
     let ended = without_cgroups(&options, code);
     let outcome: Outcome = outcome(&ended);
     assert!(outcome.ok(), "{outcome:?}");
     assert_eq!(outcome.stdout, format!("({0}, {0})\n", 256 << 20));
     let missing: Vec<Layer> = outcome.receipt.missing.iter().map(|one| one.name).collect();
-    assert_eq!(
-        missing,
-        [Layer::CgroupMemory, Layer::CgroupPids, Layer::CgroupCpu]
-    );
-    assert!(
-        outcome
-            .receipt
-            .missing
-            .iter()
-            .all(|one| !one.stand_in.is_empty())
-    );
-    let found: Vec<Layer> = outcome
-        .receipt
-        .layers
-        .iter()
-        .map(|check| check.name)
-        .collect();
+    assert_eq!(missing, [Layer::CgroupMemory, Layer::CgroupPids, Layer::CgroupCpu]);
+    assert!(outcome.receipt.missing.iter().all(|one| !one.stand_in.is_empty()));
+    let found: Vec<Layer> = outcome.receipt.layers.iter().map(|check| check.name).collect();
     assert!(missing.iter().all(|one| !found.contains(one)), "{found:?}");
     assert_eq!(found.len() + missing.len(), Level::Standard.layers().len());
 }
 
 #[test]
 fn allowing_what_is_there_changes_nothing() {
-    let outcome = Sandbox::standard()
-        .with(["--allow-missing", "cgroup"])
-        .run_python("pass");
+    let outcome = Sandbox::standard().with(["--allow-missing", "cgroup"]).run_python("pass");
     assert_eq!(outcome.receipt.missing, []);
     assert_eq!(outcome.receipt.layers.len(), Level::Standard.layers().len());
 }

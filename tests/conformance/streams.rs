@@ -25,13 +25,8 @@ each_level!(bash_and_node_run, |level| {
 
 each_level!(arguments_arrive_as_given, |level| {
     let args = ["--flag", "two words", "ünïcode", "", "*", "-c"];
-    let outcome = Sandbox::at(level)
-        .args(args)
-        .run_python("import sys; print(sys.argv[1:])");
-    assert_eq!(
-        outcome.stdout,
-        "['--flag', 'two words', 'ünïcode', '', '*', '-c']\n"
-    );
+    let outcome = Sandbox::at(level).args(args).run_python("import sys; print(sys.argv[1:])");
+    assert_eq!(outcome.stdout, "['--flag', 'two words', 'ünïcode', '', '*', '-c']\n");
 });
 
 each_level!(environment_is_built_not_inherited, |level| {
@@ -61,10 +56,7 @@ each_level!(standard_input_comes_from_a_file_or_ours, |level| {
     let path = directory.file("input", "line one\nzwei ü\n");
     let code = "import sys; print(repr(sys.stdin.read()))";
     let from_file = Sandbox::at(level).with(["--stdin".into(), path.into_os_string()]);
-    assert_eq!(
-        from_file.run_python(code).stdout,
-        "'line one\\nzwei ü\\n'\n"
-    );
+    assert_eq!(from_file.run_python(code).stdout, "'line one\\nzwei ü\\n'\n");
     let passed = Sandbox::at(level).with(["--stdin", "-"]).host_stdin("ours");
     assert_eq!(passed.run_python(code).stdout, "'ours'\n");
 });
@@ -82,10 +74,8 @@ each_level!(program_file_runs_by_extension_or_shebang, |level| {
     let directory = TempDir::new();
     let python = directory.file("solve.py", "print(__file__.rsplit('/', 1)[1])");
     let bash = directory.file("go.sh", "echo from bash");
-    let node = directory.file(
-        "app.mjs",
-        "import fs from 'fs'; console.log(typeof fs.readFileSync)",
-    );
+    let node =
+        directory.file("app.mjs", "import fs from 'fs'; console.log(typeof fs.readFileSync)");
     let bare = directory.file("tool", "#!/usr/bin/env python3\nprint('by shebang')");
     let sandbox = Sandbox::at(level);
     assert_eq!(sandbox.run_file(&python).stdout, "solve.py\n");
@@ -101,50 +91,25 @@ each_level!(program_comes_on_standard_input, |level| {
         .run_file("-".as_ref());
     assert_eq!(named.stdout, "from stdin\n");
     let shebang = Sandbox::at(level).host_stdin("#!/bin/bash\necho told by its first line");
-    assert_eq!(
-        shebang.run_file("-".as_ref()).stdout,
-        "told by its first line\n"
-    );
+    assert_eq!(shebang.run_file("-".as_ref()).stdout, "told by its first line\n");
 });
 
-each_level!(
-    long_output_keeps_head_and_tail_and_counts_the_rest,
-    |level| {
-        let code = "import sys
+each_level!(long_output_keeps_head_and_tail_and_counts_the_rest, |level| {
+    let code = "import sys
 for stream in sys.stdout, sys.stderr:
     stream.write('HEAD' + 'x' * 99_992 + 'TAIL'); stream.flush()";
-        let outcome = Sandbox::at(level)
-            .with(["--output", "1000"])
-            .run_python(code);
-        assert!(
-            outcome.ok(),
-            "too much to keep is not a failure: {outcome:?}"
-        );
-        for (text, dropped, flagged) in [
-            (
-                &outcome.stdout,
-                outcome.stdout_dropped_bytes,
-                outcome.stdout_truncated,
-            ),
-            (
-                &outcome.stderr,
-                outcome.stderr_dropped_bytes,
-                outcome.stderr_truncated,
-            ),
-        ] {
-            assert!(
-                text.starts_with("HEADxxx") && text.ends_with("xxxTAIL"),
-                "{text}"
-            );
-            assert!(
-                text.contains("[belljar: 99000 bytes dropped here]"),
-                "{text}"
-            );
-            assert_eq!(dropped, 99_000);
-            assert!(flagged);
-        }
+    let outcome = Sandbox::at(level).with(["--output", "1000"]).run_python(code);
+    assert!(outcome.ok(), "too much to keep is not a failure: {outcome:?}");
+    for (text, dropped, flagged) in [
+        (&outcome.stdout, outcome.stdout_dropped_bytes, outcome.stdout_truncated),
+        (&outcome.stderr, outcome.stderr_dropped_bytes, outcome.stderr_truncated),
+    ] {
+        assert!(text.starts_with("HEADxxx") && text.ends_with("xxxTAIL"), "{text}");
+        assert!(text.contains("[belljar: 99000 bytes dropped here]"), "{text}");
+        assert_eq!(dropped, 99_000);
+        assert!(flagged);
     }
-);
+});
 
 each_level!(output_of_exactly_the_cap_is_whole, |level| {
     let outcome = Sandbox::at(level)
@@ -159,15 +124,10 @@ each_level!(bytes_that_are_no_text_come_back_lossless, |level| {
     let code = "import os; os.write(1, bytes(range(256))); os.write(2, b'plain')";
     let outcome = Sandbox::at(level).run_python(code);
     let kept = outcome.stdout_base64.expect("a lossless form");
-    let bytes = base64::engine::general_purpose::STANDARD
-        .decode(kept)
-        .expect("base64");
+    let bytes = base64::engine::general_purpose::STANDARD.decode(kept).expect("base64");
     assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
     assert!(outcome.stdout.contains('\u{fffd}'));
-    assert_eq!(
-        (outcome.stderr.as_str(), outcome.stderr_base64),
-        ("plain", None)
-    );
+    assert_eq!((outcome.stderr.as_str(), outcome.stderr_base64), ("plain", None));
 });
 
 each_level!(printing_our_words_changes_nothing, |level| {

@@ -7,10 +7,7 @@ fn assert_limit(outcome: &Outcome, verdict: &Verdict) {
     assert_eq!(&outcome.verdict, verdict, "{outcome:?}");
     assert_eq!(outcome.fault_domain, FaultDomain::Limit);
     assert!(!outcome.evidence.is_empty());
-    assert!(
-        !outcome.events.is_empty(),
-        "a limit that was met is an event"
-    );
+    assert!(!outcome.events.is_empty(), "a limit that was met is an event");
 }
 
 each_level!(exit_codes_that_look_like_limits_are_exit_codes, |level| {
@@ -22,12 +19,7 @@ each_level!(exit_codes_that_look_like_limits_are_exit_codes, |level| {
 });
 
 each_level!(signals_of_its_own_are_the_programs_fault, |level| {
-    for (name, signal) in [
-        ("SIGSEGV", 11),
-        ("SIGKILL", 9),
-        ("SIGABRT", 6),
-        ("SIGTERM", 15),
-    ] {
+    for (name, signal) in [("SIGSEGV", 11), ("SIGKILL", 9), ("SIGABRT", 6), ("SIGTERM", 15)] {
         let code = format!("import os, signal; os.kill(os.getpid(), signal.{name})");
         let outcome = Sandbox::at(level).run_python(&code);
         assert_eq!(outcome.verdict, Verdict::Signaled { signal }, "{outcome:?}");
@@ -39,32 +31,18 @@ each_level!(signals_of_its_own_are_the_programs_fault, |level| {
 
 each_level!(real_segmentation_fault_is_a_signal, |level| {
     let outcome = Sandbox::at(level).run_python("import ctypes; ctypes.string_at(0)");
-    assert_eq!(
-        outcome.verdict,
-        Verdict::Signaled { signal: 11 },
-        "{outcome:?}"
-    );
+    assert_eq!(outcome.verdict, Verdict::Signaled { signal: 11 }, "{outcome:?}");
 });
 
 each_level!(sleeper_meets_the_wall_time_limit, |level| {
     let code = "import time
 print('slept', flush=True)
 while True: time.sleep(1)";
-    let outcome = Sandbox::at(level)
-        .with(["--timeout", "700ms"])
-        .run_python(code);
+    let outcome = Sandbox::at(level).with(["--timeout", "700ms"]).run_python(code);
     assert_limit(&outcome, &Verdict::WallTimeLimit { limit_ms: 700 });
     assert_eq!(outcome.stdout, "slept\n");
-    assert!(
-        (700.0..20_000.0).contains(&outcome.elapsed_ms),
-        "{}",
-        outcome.elapsed_ms
-    );
-    assert!(
-        outcome.cpu_ms < 700.0,
-        "sleeping costs nothing: {}",
-        outcome.cpu_ms
-    );
+    assert!((700.0..20_000.0).contains(&outcome.elapsed_ms), "{}", outcome.elapsed_ms);
+    assert!(outcome.cpu_ms < 700.0, "sleeping costs nothing: {}", outcome.cpu_ms);
 });
 
 each_level!(ignored_signals_do_not_move_the_deadline, |level| {
@@ -73,129 +51,72 @@ for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError): pass
 while True: signal.pause()";
-    let outcome = Sandbox::at(level)
-        .with(["--timeout", "500ms"])
-        .run_python(code);
+    let outcome = Sandbox::at(level).with(["--timeout", "500ms"]).run_python(code);
     assert_limit(&outcome, &Verdict::WallTimeLimit { limit_ms: 500 });
 });
 
-each_level!(
-    busy_loop_meets_the_cpu_time_limit,
-    [basic, standard, strict],
-    |level| {
-        let outcome = Sandbox::at(level)
-            .with(["--cpu-time", "1s"])
-            .run_python("while True: pass");
-        assert_limit(&outcome, &Verdict::CpuTimeLimit { limit_ms: 1000 });
-        assert!(
-            (1000.0..4000.0).contains(&outcome.cpu_ms),
-            "{}",
-            outcome.cpu_ms
-        );
-    }
-);
+each_level!(busy_loop_meets_the_cpu_time_limit, [basic, standard, strict], |level| {
+    let outcome = Sandbox::at(level).with(["--cpu-time", "1s"]).run_python("while True: pass");
+    assert_limit(&outcome, &Verdict::CpuTimeLimit { limit_ms: 1000 });
+    assert!((1000.0..4000.0).contains(&outcome.cpu_ms), "{}", outcome.cpu_ms);
+});
 
-each_level!(
-    cpu_time_is_counted_over_all_processes,
-    [basic, standard, strict],
-    |level| {
-        // Eight of them: none comes near the limit alone.
-        let code = "import os
+each_level!(cpu_time_is_counted_over_all_processes, [basic, standard, strict], |level| {
+    // Eight of them: none comes near the limit alone.
+    let code = "import os
 for _ in range(3): os.fork()
 while True: pass";
-        let outcome = Sandbox::at(level)
-            .with(["--cpu-time", "1s"])
-            .run_python(code);
-        assert_limit(&outcome, &Verdict::CpuTimeLimit { limit_ms: 1000 });
-    }
-);
+    let outcome = Sandbox::at(level).with(["--cpu-time", "1s"]).run_python(code);
+    assert_limit(&outcome, &Verdict::CpuTimeLimit { limit_ms: 1000 });
+});
 
-each_level!(
-    touched_memory_meets_the_memory_limit,
-    [standard, strict],
-    |level| {
-        let code = "keep = []
+each_level!(touched_memory_meets_the_memory_limit, [standard, strict], |level| {
+    let code = "keep = []
 while True: keep.append(b'x' * (1 << 20))";
-        let outcome = Sandbox::at(level)
-            .with(["--memory", "64m"])
-            .run_python(code);
-        assert_limit(
-            &outcome,
-            &Verdict::MemoryLimit {
-                limit_bytes: 64 << 20,
-            },
-        );
-        let peak = outcome.memory_peak_bytes.expect("a peak");
-        assert!((60 << 20..=65 << 20).contains(&peak), "{peak}");
-    }
-);
+    let outcome = Sandbox::at(level).with(["--memory", "64m"]).run_python(code);
+    assert_limit(&outcome, &Verdict::MemoryLimit { limit_bytes: 64 << 20 });
+    let peak = outcome.memory_peak_bytes.expect("a peak");
+    assert!((60 << 20..=65 << 20).contains(&peak), "{peak}");
+});
 
 each_level!(memory_of_a_child_counts, [standard, strict], |level| {
     let code = "import subprocess, sys
 hog = 'x = bytearray(1 << 28)\\nfor i in range(0, len(x), 4096): x[i] = 1'
 print(subprocess.run([sys.executable, '-c', hog]).returncode)";
-    let outcome = Sandbox::at(level)
-        .with(["--memory", "64m"])
-        .run_python(code);
-    assert_limit(
-        &outcome,
-        &Verdict::MemoryLimit {
-            limit_bytes: 64 << 20,
-        },
-    );
+    let outcome = Sandbox::at(level).with(["--memory", "64m"]).run_python(code);
+    assert_limit(&outcome, &Verdict::MemoryLimit { limit_bytes: 64 << 20 });
 });
 
-each_level!(
-    memory_of_many_small_processes_counts_together,
-    [standard, strict],
-    |level| {
-        let code = "import os, signal
+each_level!(memory_of_many_small_processes_counts_together, [standard, strict], |level| {
+    let code = "import os, signal
 for _ in range(20):
     if os.fork() == 0:
         x = bytearray(8 << 20)
         for i in range(0, len(x), 4096): x[i] = 1
         signal.pause()
 signal.pause()";
-        let outcome = Sandbox::at(level)
-            .with(["--memory", "64m"])
-            .run_python(code);
-        assert_limit(
-            &outcome,
-            &Verdict::MemoryLimit {
-                limit_bytes: 64 << 20,
-            },
-        );
-    }
-);
+    let outcome = Sandbox::at(level).with(["--memory", "64m"]).run_python(code);
+    assert_limit(&outcome, &Verdict::MemoryLimit { limit_bytes: 64 << 20 });
+});
 
-each_level!(
-    files_in_memory_count_as_memory,
-    [standard, strict],
-    |level| {
-        for place in ["/dev/shm/big", "/tmp/big", "/workspace/big"] {
-            let code = format!(
-                "chunk = b'x' * (1 << 20)
+each_level!(files_in_memory_count_as_memory, [standard, strict], |level| {
+    for place in ["/dev/shm/big", "/tmp/big", "/workspace/big"] {
+        let code = format!(
+            "chunk = b'x' * (1 << 20)
 with open('{place}', 'wb') as file:
     while True: file.write(chunk)"
-            );
-            let outcome = Sandbox::at(level)
-                .with(["--memory", "48m", "--disk", "400m", "--file-size", "400m"])
-                .run_python(&code);
-            assert_limit(
-                &outcome,
-                &Verdict::MemoryLimit {
-                    limit_bytes: 48 << 20,
-                },
-            );
-        }
+        );
+        let outcome = Sandbox::at(level)
+            .with(["--memory", "48m", "--disk", "400m", "--file-size", "400m"])
+            .run_python(&code);
+        assert_limit(&outcome, &Verdict::MemoryLimit { limit_bytes: 48 << 20 });
     }
-);
+});
 
 #[test]
 fn memory_at_basic_is_bounded_for_each_process() {
-    let outcome = Sandbox::at(Level::Basic)
-        .with(["--memory", "64m"])
-        .run_python("x = bytearray(1 << 28)");
+    let outcome =
+        Sandbox::at(Level::Basic).with(["--memory", "64m"]).run_python("x = bytearray(1 << 28)");
     assert_eq!(outcome.verdict, Verdict::Exited { code: 1 }, "{outcome:?}");
     assert!(outcome.stderr.contains("MemoryError"), "{}", outcome.stderr);
 }
@@ -203,25 +124,14 @@ fn memory_at_basic_is_bounded_for_each_process() {
 each_level!(output_flood_meets_the_output_limit, |level| {
     for (fd, stream) in [(1, Stream::Stdout), (2, Stream::Stderr)] {
         let code = format!("import os\nwhile True: os.write({fd}, b'z' * 65536)");
-        let outcome = Sandbox::at(level)
-            .with(["--output-total", "1m", "--output", "1k"])
-            .run_python(&code);
-        assert_limit(
-            &outcome,
-            &Verdict::OutputLimit {
-                limit_bytes: 1 << 20,
-                stream,
-            },
-        );
+        let outcome =
+            Sandbox::at(level).with(["--output-total", "1m", "--output", "1k"]).run_python(&code);
+        assert_limit(&outcome, &Verdict::OutputLimit { limit_bytes: 1 << 20, stream });
         let (kept, dropped) = match stream {
             Stream::Stdout => (&outcome.stdout, outcome.stdout_dropped_bytes),
             Stream::Stderr => (&outcome.stderr, outcome.stderr_dropped_bytes),
         };
-        assert!(
-            kept.len() < 1200 && dropped >= (1 << 20) - 1024,
-            "{} {dropped}",
-            kept.len()
-        );
+        assert!(kept.len() < 1200 && dropped >= (1 << 20) - 1024, "{} {dropped}", kept.len());
     }
 });
 
@@ -229,65 +139,39 @@ each_level!(full_disk_is_a_disk_limit, [standard, strict], |level| {
     for place in ["/workspace", "/tmp", "/home/sandbox", "/dev/shm"] {
         let code = format!("open('{place}/big', 'wb').write(b'x' * (8 << 20))");
         let outcome = Sandbox::at(level).with(["--disk", "2m"]).run_python(&code);
-        assert_limit(
-            &outcome,
-            &Verdict::DiskLimit {
-                limit: DiskLimit::DiskBytes,
-            },
-        );
-        assert!(
-            outcome.stderr.contains("No space left"),
-            "{}",
-            outcome.stderr
-        );
+        assert_limit(&outcome, &Verdict::DiskLimit { limit: DiskLimit::DiskBytes });
+        assert!(outcome.stderr.contains("No space left"), "{}", outcome.stderr);
     }
 });
 
 each_level!(many_files_are_a_disk_limit, [standard, strict], |level| {
     let code = "for i in range(1000): open(f'/tmp/{i}', 'w').close()";
-    let outcome = Sandbox::at(level)
-        .with(["--inodes", "100"])
-        .run_python(code);
-    assert_limit(
-        &outcome,
-        &Verdict::DiskLimit {
-            limit: DiskLimit::Inodes,
-        },
-    );
+    let outcome = Sandbox::at(level).with(["--inodes", "100"]).run_python(code);
+    assert_limit(&outcome, &Verdict::DiskLimit { limit: DiskLimit::Inodes });
 });
 
 each_level!(long_file_is_a_disk_limit, [standard, strict], |level| {
-    let limit = Verdict::DiskLimit {
-        limit: DiskLimit::FileBytes,
-    };
+    let limit = Verdict::DiskLimit { limit: DiskLimit::FileBytes };
     // Python ignores SIGXFSZ and sees EFBIG; with the default action it dies of the signal.
     let write = "open('big', 'wb', buffering=0).write(b'x' * (2 << 20)) == 2 << 20 or \
                  open('big', 'ab', buffering=0).write(b'x')";
     let sandbox = Sandbox::at(level).with(["--file-size", "1m"]);
     let refused = sandbox.run_python(write);
     assert_limit(&refused, &limit);
-    assert!(
-        refused.stderr.contains("File too large"),
-        "{}",
-        refused.stderr
-    );
+    assert!(refused.stderr.contains("File too large"), "{}", refused.stderr);
     let default = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n";
     let killed = sandbox.run_python(&format!("{default}{write}"));
     assert_limit(&killed, &limit);
     assert_eq!(killed.signal, Some(25));
 });
 
-each_level!(
-    full_disk_that_the_program_survives_is_its_own_affair,
-    [standard, strict],
-    |level| {
-        let code = "try: open('/tmp/big', 'wb').write(b'x' * (8 << 20))
+each_level!(full_disk_that_the_program_survives_is_its_own_affair, [standard, strict], |level| {
+    let code = "try: open('/tmp/big', 'wb').write(b'x' * (8 << 20))
 except OSError as error: print(error.strerror)";
-        let outcome = Sandbox::at(level).with(["--disk", "2m"]).run_python(code);
-        assert!(outcome.ok(), "{outcome:?}");
-        assert_eq!(outcome.stdout, "No space left on device\n");
-    }
-);
+    let outcome = Sandbox::at(level).with(["--disk", "2m"]).run_python(code);
+    assert!(outcome.ok(), "{outcome:?}");
+    assert_eq!(outcome.stdout, "No space left on device\n");
+});
 
 /// Machine code run from Python: what a C program would do in one instruction.
 fn machine_code(bytes: &str) -> String {
@@ -305,23 +189,15 @@ const GETPID_32_BIT: &str = "b814000000cd80c3";
 /// `mov eax, 0x40000027; syscall; ret`: getpid of the x32 table.
 const GETPID_X32: &str = "b8270000400f05c3";
 
-each_level!(
-    calls_of_other_architectures_are_syscall_denied,
-    [basic, standard, strict],
-    |level| {
-        for bytes in [GETPID_32_BIT, GETPID_X32] {
-            let outcome = Sandbox::at(level).run_python(&machine_code(bytes));
-            assert_eq!(
-                outcome.verdict,
-                Verdict::SyscallDenied { signal: 31 },
-                "{outcome:?}"
-            );
-            assert_eq!(outcome.fault_domain, FaultDomain::Policy);
-            assert_eq!(outcome.stdout, "");
-            assert_eq!(outcome.events.len(), 1);
-        }
+each_level!(calls_of_other_architectures_are_syscall_denied, [basic, standard, strict], |level| {
+    for bytes in [GETPID_32_BIT, GETPID_X32] {
+        let outcome = Sandbox::at(level).run_python(&machine_code(bytes));
+        assert_eq!(outcome.verdict, Verdict::SyscallDenied { signal: 31 }, "{outcome:?}");
+        assert_eq!(outcome.fault_domain, FaultDomain::Policy);
+        assert_eq!(outcome.stdout, "");
+        assert_eq!(outcome.events.len(), 1);
     }
-);
+});
 
 #[test]
 fn the_same_machine_code_works_without_a_filter() {
@@ -335,9 +211,7 @@ fn the_same_machine_code_works_without_a_filter() {
 fn command_at(level: Level, argv: &[&str]) -> Outcome {
     let mut request = RunRequest::command(argv.iter().copied());
     request.level = level;
-    request
-        .files
-        .insert("garbage".into(), "neither script nor program\n".into());
+    request.files.insert("garbage".into(), "neither script nor program\n".into());
     block_on(engine().run(request)).expect("an outcome")
 }
 
@@ -350,9 +224,7 @@ each_level!(what_cannot_be_executed_is_start_failed, |level| {
         (&[garbage][..], "ENOEXEC"),
     ] {
         let outcome = command_at(level, argv);
-        let expected = Verdict::StartFailed {
-            errno: errno.into(),
-        };
+        let expected = Verdict::StartFailed { errno: errno.into() };
         assert_eq!(outcome.verdict, expected, "{argv:?}");
         assert_eq!((outcome.exit_code, outcome.signal), (None, None));
         assert_eq!(outcome.fault_domain, FaultDomain::Program);

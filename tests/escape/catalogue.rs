@@ -33,10 +33,7 @@ fn outside() -> &'static Tried {
         let prepared = Fixture::prepare().expect("the host side can be prepared");
         let fixture = prepared.outside();
         let json = serde_json::to_string(&fixture).expect("a fixture is plain data");
-        let ended = Program::belljar()
-            .directory(&fixture.scratch)
-            .args([ROLE, "all", &json])
-            .run();
+        let ended = Program::belljar().directory(&fixture.scratch).args([ROLE, "all", &json]).run();
         assert_eq!(ended.code, Some(0), "{ended:?}");
         collect(&ended.out(), None)
     })
@@ -87,9 +84,7 @@ fn holds(layer: Layer, level: Level) {
 }
 
 fn promised(level: Level) -> impl Iterator<Item = &'static Probe> {
-    CATALOGUE
-        .iter()
-        .filter(move |probe| expected(probe, level.name()).is_some())
+    CATALOGUE.iter().filter(move |probe| expected(probe, level.name()).is_some())
 }
 
 /// `escape!(name, Layer::Which, [levels])`: every probe that the layer stops, one test a level.
@@ -109,87 +104,27 @@ macro_rules! escape {
 }
 
 // What every level keeps.
-escape!(
-    callers_variables_do_not_arrive,
-    Layer::Environment,
-    [none, basic, standard, strict]
-);
-escape!(
-    callers_descriptors_do_not_arrive,
-    Layer::Descriptors,
-    [none, basic, standard, strict]
-);
+escape!(callers_variables_do_not_arrive, Layer::Environment, [none, basic, standard, strict]);
+escape!(callers_descriptors_do_not_arrive, Layer::Descriptors, [none, basic, standard, strict]);
 // What basic adds.
-escape!(
-    terminal_and_session_are_not_the_callers,
-    Layer::Session,
-    [basic, standard, strict]
-);
-escape!(
-    limits_are_finite_and_cannot_be_raised,
-    Layer::Rlimits,
-    [basic, standard, strict]
-);
-escape!(
-    privileges_cannot_be_gained,
-    Layer::NoNewPrivileges,
-    [basic, standard, strict]
-);
-escape!(
-    no_capability_is_held,
-    Layer::Capabilities,
-    [basic, standard, strict]
-);
-escape!(
-    nobody_inside_is_root,
-    Layer::Identity,
-    [basic, standard, strict]
-);
+escape!(terminal_and_session_are_not_the_callers, Layer::Session, [basic, standard, strict]);
+escape!(limits_are_finite_and_cannot_be_raised, Layer::Rlimits, [basic, standard, strict]);
+escape!(privileges_cannot_be_gained, Layer::NoNewPrivileges, [basic, standard, strict]);
+escape!(no_capability_is_held, Layer::Capabilities, [basic, standard, strict]);
+escape!(nobody_inside_is_root, Layer::Identity, [basic, standard, strict]);
 escape!(host_files_are_closed_by_landlock, Layer::Landlock, [basic]);
-escape!(
-    sharp_edges_of_the_kernel_are_refused,
-    Layer::Seccomp,
-    [basic, standard, strict]
-);
+escape!(sharp_edges_of_the_kernel_are_refused, Layer::Seccomp, [basic, standard, strict]);
 // What standard adds.
-escape!(
-    ids_mean_nothing_outside,
-    Layer::UserNamespace,
-    [standard, strict]
-);
-escape!(
-    host_processes_are_out_of_sight,
-    Layer::PidNamespace,
-    [standard, strict]
-);
-escape!(
-    host_mounts_are_out_of_reach,
-    Layer::MountNamespace,
-    [standard, strict]
-);
-escape!(
-    host_network_is_out_of_reach,
-    Layer::NetNamespace,
-    [standard, strict]
-);
-escape!(
-    host_ipc_is_out_of_reach,
-    Layer::IpcNamespace,
-    [standard, strict]
-);
+escape!(ids_mean_nothing_outside, Layer::UserNamespace, [standard, strict]);
+escape!(host_processes_are_out_of_sight, Layer::PidNamespace, [standard, strict]);
+escape!(host_mounts_are_out_of_reach, Layer::MountNamespace, [standard, strict]);
+escape!(host_network_is_out_of_reach, Layer::NetNamespace, [standard, strict]);
+escape!(host_ipc_is_out_of_reach, Layer::IpcNamespace, [standard, strict]);
 escape!(host_name_is_hidden, Layer::UtsNamespace, [standard, strict]);
-escape!(
-    host_control_groups_are_hidden,
-    Layer::CgroupNamespace,
-    [standard, strict]
-);
+escape!(host_control_groups_are_hidden, Layer::CgroupNamespace, [standard, strict]);
 escape!(host_files_do_not_exist, Layer::Root, [standard, strict]);
 escape!(kernel_files_are_covered, Layer::Proc, [standard, strict]);
-escape!(
-    host_devices_do_not_exist,
-    Layer::Devices,
-    [standard, strict]
-);
+escape!(host_devices_do_not_exist, Layer::Devices, [standard, strict]);
 escape!(disk_is_bounded, Layer::Disk, [standard, strict]);
 escape!(memory_is_bounded, Layer::CgroupMemory, [standard, strict]);
 escape!(processes_are_bounded, Layer::CgroupPids, [standard, strict]);
@@ -235,20 +170,14 @@ fn no_probe_is_left_out() {
         let tested: Vec<String> = tested.into_iter().map(name_of).collect();
         for probe in promised(level) {
             let layer = layer_at(probe, level.name());
-            assert!(
-                tested.iter().any(|one| one == layer),
-                "{}: {layer}",
-                probe.name
-            );
+            assert!(tested.iter().any(|one| one == layer), "{}: {layer}", probe.name);
         }
     }
 }
 
 #[test]
 fn most_acts_are_shown_to_work_outside() {
-    let works = CATALOGUE
-        .iter()
-        .filter(|probe| control(probe) == Ok(Shown::Works));
+    let works = CATALOGUE.iter().filter(|probe| control(probe) == Ok(Shown::Works));
     let least = if belljar_tests::is_root() { 100 } else { 40 };
     assert!(works.count() >= least, "{:#?}", outside());
 }

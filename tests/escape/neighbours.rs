@@ -39,23 +39,17 @@ for pid in filter(str.isdigit, os.listdir('/proc')):
 print('looked')
 "#;
 
-each_level!(
-    nothing_of_a_neighbour_is_seen,
-    [standard, strict],
-    |level| {
-        let token = Token::new();
-        let key = (std::process::id() & 0xff_ffff).to_string();
-        let mut first = Sandbox::at(level)
-            .with(["--timeout", "60s"])
-            .args([token.as_str(), key.as_str()])
-            .start("python", LEAVE);
-        assert_eq!(first.read_line(), "1000\n");
-        let second = Sandbox::at(level)
-            .args([token.as_str(), key.as_str()])
-            .run_python(LOOK);
-        assert_eq!(second.stdout, "looked\n", "{second:?}");
-    }
-);
+each_level!(nothing_of_a_neighbour_is_seen, [standard, strict], |level| {
+    let token = Token::new();
+    let key = (std::process::id() & 0xff_ffff).to_string();
+    let mut first = Sandbox::at(level)
+        .with(["--timeout", "60s"])
+        .args([token.as_str(), key.as_str()])
+        .start("python", LEAVE);
+    assert_eq!(first.read_line(), "1000\n");
+    let second = Sandbox::at(level).args([token.as_str(), key.as_str()]).run_python(LOOK);
+    assert_eq!(second.stdout, "looked\n", "{second:?}");
+});
 
 #[test]
 fn the_same_look_outside_finds_a_neighbour() {
@@ -69,10 +63,7 @@ fn the_same_look_outside_finds_a_neighbour() {
     first.read_line();
     let second = start(LOOK).run();
     for name in ["/tmp", "/dev/shm", "socket", "segment", "process"] {
-        assert!(
-            second.out().contains(&format!("found {name}")),
-            "{name}: {second:?}"
-        );
+        assert!(second.out().contains(&format!("found {name}")), "{name}: {second:?}");
     }
     drop(first);
     let clean = format!(
@@ -80,40 +71,28 @@ fn the_same_look_outside_finds_a_neighbour() {
          libc = ctypes.CDLL(None)\nlibc.shmctl(libc.shmget({key}, 0, 0), 0, None)",
         token.as_str()
     );
-    let cleaned = belljar_tests::Program::new("/usr/bin/python3")
-        .args(["-c", &clean])
-        .run();
+    let cleaned = belljar_tests::Program::new("/usr/bin/python3").args(["-c", &clean]).run();
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
 }
 
-each_level!(
-    two_runs_at_once_have_different_host_ids,
-    [basic, standard, strict],
-    |level| {
-        let start = || {
-            let code = "import time; print('up', flush=True); time.sleep(100)";
-            let mut run = Sandbox::at(level)
-                .with(["--timeout", "60s"])
-                .start("python", code);
-            assert_eq!(run.read_line(), "up\n");
-            run
-        };
-        let runs = [start(), start()];
-        let ids = runs.each_ref().map(|run| host_id_of_program(run.id()));
-        let own = rustix::process::geteuid().as_raw();
-        // An ordinary user has ids to give only at strict, from its subordinate range.
-        if is_root() || level == Level::Strict {
-            assert_ne!(ids[0], ids[1]);
-            assert!(
-                !ids.contains(&own) && !ids.contains(&0),
-                "{ids:?}: {:?}",
-                Layer::UidPerRun
-            );
-        } else {
-            assert_eq!(ids, [own, own]);
-        }
+each_level!(two_runs_at_once_have_different_host_ids, [basic, standard, strict], |level| {
+    let start = || {
+        let code = "import time; print('up', flush=True); time.sleep(100)";
+        let mut run = Sandbox::at(level).with(["--timeout", "60s"]).start("python", code);
+        assert_eq!(run.read_line(), "up\n");
+        run
+    };
+    let runs = [start(), start()];
+    let ids = runs.each_ref().map(|run| host_id_of_program(run.id()));
+    let own = rustix::process::geteuid().as_raw();
+    // An ordinary user has ids to give only at strict, from its subordinate range.
+    if is_root() || level == Level::Strict {
+        assert_ne!(ids[0], ids[1]);
+        assert!(!ids.contains(&own) && !ids.contains(&0), "{ids:?}: {:?}", Layer::UidPerRun);
+    } else {
+        assert_eq!(ids, [own, own]);
     }
-);
+});
 
 /// The owner of the last process in the chain belljar, keeper, init, program.
 fn host_id_of_program(belljar: u32) -> u32 {

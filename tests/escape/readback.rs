@@ -8,10 +8,7 @@ fn without(inject: &str, level: &str, layer: Layer) {
     let error = ended.json()["error"].clone();
     assert_eq!(error["kind"], "not_verified", "{inject}: {ended:?}");
     let message = error["message"].to_string();
-    assert!(
-        message.contains(&format!("{layer:?} (")),
-        "{inject}: {message}"
-    );
+    assert!(message.contains(&format!("{layer:?} (")), "{inject}: {message}");
 }
 
 /// Under strace these calls are skipped and answer with success, for belljar and all that it starts:
@@ -30,21 +27,14 @@ fn skipping(inject: &str, level: &str) -> Ended {
         .args(["run", "--json", "--level", level, "-c", &code])
         .run();
     assert_eq!(ended.code, Some(125), "{inject}: {ended:?}");
-    assert!(
-        !ran.exists() && !ended.out().contains("\"stdout\""),
-        "{inject}: it ran"
-    );
+    assert!(!ran.exists() && !ended.out().contains("\"stdout\""), "{inject}: it ran");
     ended
 }
 
 #[test]
 fn no_release_without_landlock() {
     without("landlock_restrict_self:retval=0", "basic", Layer::Landlock);
-    without(
-        "landlock_restrict_self:retval=0",
-        "standard",
-        Layer::Landlock,
-    );
+    without("landlock_restrict_self:retval=0", "standard", Layer::Landlock);
     without("landlock_restrict_self:retval=0", "basic", Layer::Scopes);
 }
 

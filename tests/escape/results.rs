@@ -55,70 +55,43 @@ each_level!(only_harmless_files_come_out, [standard, strict], |level| {
     let outcome = Sandbox::at(level).with(["--out", &shown]).run_python(LEAVE);
     assert!(outcome.ok(), "{outcome:?}");
     assert!(harmless(&out) > 8);
-    assert_eq!(
-        fs::read_to_string(out.join("plain")).expect("copied"),
-        "result"
-    );
-    assert_eq!(
-        fs::read_to_string(out.join("dir/inner")).expect("copied"),
-        "inner"
-    );
+    assert_eq!(fs::read_to_string(out.join("plain")).expect("copied"), "result");
+    assert_eq!(fs::read_to_string(out.join("dir/inner")).expect("copied"), "inner");
     for gone in ["to_file", "to_dir", "up", "to_own", "fifo", "socket"] {
         assert!(fs::symlink_metadata(out.join(gone)).is_err(), "{gone}");
     }
-    assert_eq!(
-        fs::read_dir(host.path()).expect("ours").count(),
-        1,
-        "nothing beside it"
-    );
+    assert_eq!(fs::read_dir(host.path()).expect("ours").count(), 1, "nothing beside it");
 });
 
-each_level!(
-    a_daemon_cannot_swap_files_while_they_are_copied,
-    [standard, strict],
-    |level| {
-        // It would have to outlive the program: by the time of the copy nothing does.
-        let host = TempDir::new();
-        let shown = host.join("out").display().to_string();
-        let code = "import os\nopen('a', 'w').write('mine')\nif os.fork() == 0:\n os.setsid()\n while True:\n  \
+each_level!(a_daemon_cannot_swap_files_while_they_are_copied, [standard, strict], |level| {
+    // It would have to outlive the program: by the time of the copy nothing does.
+    let host = TempDir::new();
+    let shown = host.join("out").display().to_string();
+    let code = "import os\nopen('a', 'w').write('mine')\nif os.fork() == 0:\n os.setsid()\n while True:\n  \
                 for to in ('/etc/passwd', '/'):\n   try: os.symlink(to, 'b'); os.rename('b', 'a')\n   \
                 except OSError: pass\n  open('c', 'w').write('mine'); os.rename('c', 'a')\n";
-        let outcome = Sandbox::at(level).with(["--out", &shown]).run_python(code);
-        assert!(outcome.ok(), "{outcome:?}");
-        harmless(Path::new(&shown));
-        let copied = fs::read_to_string(host.join("out/a"));
-        assert!(copied.is_err() || copied.is_ok_and(|text| text == "mine" || text.is_empty()));
-    }
-);
+    let outcome = Sandbox::at(level).with(["--out", &shown]).run_python(code);
+    assert!(outcome.ok(), "{outcome:?}");
+    harmless(Path::new(&shown));
+    let copied = fs::read_to_string(host.join("out/a"));
+    assert!(copied.is_err() || copied.is_ok_and(|text| text == "mine" || text.is_empty()));
+});
 
-each_level!(
-    a_target_that_is_not_empty_is_refused,
-    [standard, strict],
-    |level| {
-        let host = TempDir::new();
-        host.file("out/precious", "kept");
-        let shown = host.join("out").display().to_string();
-        let ended = Sandbox::at(level)
-            .with(["--out", &shown])
-            .plain("python", "open('precious', 'w')");
-        assert_eq!(ended.code, Some(2), "{ended:?}");
-        assert_eq!(
-            fs::read_to_string(host.join("out/precious")).expect("kept"),
-            "kept"
-        );
-    }
-);
+each_level!(a_target_that_is_not_empty_is_refused, [standard, strict], |level| {
+    let host = TempDir::new();
+    host.file("out/precious", "kept");
+    let shown = host.join("out").display().to_string();
+    let ended = Sandbox::at(level).with(["--out", &shown]).plain("python", "open('precious', 'w')");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert_eq!(fs::read_to_string(host.join("out/precious")).expect("kept"), "kept");
+});
 
-each_level!(
-    a_workspace_that_was_closed_still_comes_out,
-    [standard, strict],
-    |level| {
-        // Otherwise a program could make its run look like a fault of ours, which is never judged.
-        let host = TempDir::new();
-        let shown = host.join("out").display().to_string();
-        let code = "import os; open('a', 'w').write('x'); os.chmod('/workspace', 0); os._exit(3)";
-        let outcome = Sandbox::at(level).with(["--out", &shown]).run_python(code);
-        assert_eq!(outcome.exit_code, Some(3), "{outcome:?}");
-        assert_eq!(fs::read_to_string(host.join("out/a")).expect("copied"), "x");
-    }
-);
+each_level!(a_workspace_that_was_closed_still_comes_out, [standard, strict], |level| {
+    // Otherwise a program could make its run look like a fault of ours, which is never judged.
+    let host = TempDir::new();
+    let shown = host.join("out").display().to_string();
+    let code = "import os; open('a', 'w').write('x'); os.chmod('/workspace', 0); os._exit(3)";
+    let outcome = Sandbox::at(level).with(["--out", &shown]).run_python(code);
+    assert_eq!(outcome.exit_code, Some(3), "{outcome:?}");
+    assert_eq!(fs::read_to_string(host.join("out/a")).expect("copied"), "x");
+});

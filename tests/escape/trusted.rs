@@ -46,10 +46,7 @@ fn a_process_of_the_same_user_can_be_looked_into_outside() {
     // The control: the same files of an ordinary process are open to its user.
     let victim = Program::new("/bin/cat").start_interactive();
     for name in ["exe", "cwd", "root"] {
-        assert!(
-            std::fs::read_link(format!("/proc/{}/{name}", victim.id())).is_ok(),
-            "{name}"
-        );
+        assert!(std::fs::read_link(format!("/proc/{}/{name}", victim.id())).is_ok(), "{name}");
     }
     assert!(std::fs::read_dir(format!("/proc/{}/fd", victim.id())).is_ok());
     assert!(std::fs::read(format!("/proc/{}/environ", victim.id())).is_ok());
@@ -63,31 +60,21 @@ each_level!(init_cannot_be_ended, [standard, strict], |level| {
     assert_eq!(outcome.stdout, "still here\n");
 });
 
-each_level!(
-    own_program_file_cannot_be_written,
-    [basic, standard, strict],
-    |level| {
-        let code = "import errno, os, sys\nfor path in ('/proc/self/exe', os.path.realpath(sys.executable)):\n \
+each_level!(own_program_file_cannot_be_written, [basic, standard, strict], |level| {
+    let code = "import errno, os, sys\nfor path in ('/proc/self/exe', os.path.realpath(sys.executable)):\n \
                 for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):\n  \
                 try: os.open(path, flags); print('opened')\n  \
                 except OSError as error: print(errno.errorcode[error.errno])";
-        let outcome = Sandbox::at(level).run_python(code);
-        let refused = ["EACCES", "EROFS", "ETXTBSY", "EPERM"];
-        assert_eq!(outcome.stdout.lines().count(), 6, "{outcome:?}");
-        assert!(
-            outcome.stdout.lines().all(|line| refused.contains(&line)),
-            "{outcome:?}"
-        );
-    }
-);
+    let outcome = Sandbox::at(level).run_python(code);
+    let refused = ["EACCES", "EROFS", "ETXTBSY", "EPERM"];
+    assert_eq!(outcome.stdout.lines().count(), 6, "{outcome:?}");
+    assert!(outcome.stdout.lines().all(|line| refused.contains(&line)), "{outcome:?}");
+});
 
 each_level!(callers_environment_does_not_arrive, |level| {
     let code = "import os; print(sorted(os.environ))";
     let canary = ("BELLJAR_CANARY", "c4n4ry");
-    let control = Program::new("/usr/bin/python3")
-        .args(["-c", code])
-        .env(canary.0, canary.1)
-        .run();
+    let control = Program::new("/usr/bin/python3").args(["-c", code]).env(canary.0, canary.1).run();
     assert!(control.out().contains(canary.0));
     let hostile = Sandbox::at(level)
         .host_env(canary.0, canary.1)
@@ -100,9 +87,7 @@ each_level!(callers_environment_does_not_arrive, |level| {
     }
     let everywhere = "import glob\nfor path in glob.glob('/proc/[0-9]*/environ'):\n \
                       try: print('c4n4ry' in open(path).read())\n except OSError: pass\nprint('looked')";
-    let outcome = Sandbox::at(level)
-        .host_env(canary.0, canary.1)
-        .run_python(everywhere);
+    let outcome = Sandbox::at(level).host_env(canary.0, canary.1).run_python(everywhere);
     // At none the caller's own processes can be read: that level hides nothing of the host.
     if level > belljar_tests::Level::None {
         assert!(!outcome.stdout.contains("True"), "{outcome:?}");

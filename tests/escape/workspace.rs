@@ -33,25 +33,15 @@ each_level!(
     |level| {
         let directory = TempDir::new();
         let shown = directory.path().display().to_string();
-        socket_is_refused(
-            &Sandbox::at(level).with(["--workspace", &shown]),
-            &directory,
-        );
+        socket_is_refused(&Sandbox::at(level).with(["--workspace", &shown]), &directory);
     }
 );
 
-each_level!(
-    a_host_socket_in_a_writable_workspace_is_refused,
-    [basic, standard],
-    |level| {
-        let directory = shared();
-        let shown = format!("{}:rw", directory.path().display());
-        socket_is_refused(
-            &Sandbox::at(level).with(["--workspace", &shown]),
-            &directory,
-        );
-    }
-);
+each_level!(a_host_socket_in_a_writable_workspace_is_refused, [basic, standard], |level| {
+    let directory = shared();
+    let shown = format!("{}:rw", directory.path().display());
+    socket_is_refused(&Sandbox::at(level).with(["--workspace", &shown]), &directory);
+});
 
 /// Every way to a set-user-id or set-group-id file, and to privileges on a file.
 const SET_ID: &str = r#"
@@ -79,88 +69,51 @@ tried(lambda: os.setxattr('plain', 'security.capability', b'\0\0\0\2' + b'\xff' 
 each_level!(no_privileged_file_can_be_left, [basic, standard], |level| {
     let directory = shared();
     let shown = format!("{}:rw", directory.path().display());
-    let outcome = Sandbox::at(level)
-        .with(["--workspace", &shown])
-        .run_python(SET_ID);
+    let outcome = Sandbox::at(level).with(["--workspace", &shown]).run_python(SET_ID);
     assert!(outcome.ok(), "{outcome:?}");
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(lines.len(), 10, "{outcome:?}");
-    assert!(
-        lines.iter().all(|line| ["EPERM", "ENOSYS"].contains(line)),
-        "{outcome:?}"
-    );
-    for entry in fs::read_dir(directory.path())
-        .expect("it is ours")
-        .flatten()
-    {
+    assert!(lines.iter().all(|line| ["EPERM", "ENOSYS"].contains(line)), "{outcome:?}");
+    for entry in fs::read_dir(directory.path()).expect("it is ours").flatten() {
         let mode = entry.metadata().expect("it is there").mode();
         assert_eq!(mode & 0o6000, 0, "{:?}", entry.path());
     }
     // The control: outside, the same program makes one at once.
     let outside = shared();
-    let control = Program::new("/usr/bin/python3")
-        .args(["-c", SET_ID])
-        .directory(outside.path())
-        .run();
+    let control =
+        Program::new("/usr/bin/python3").args(["-c", SET_ID]).directory(outside.path()).run();
     assert!(control.out().starts_with("worked\n"), "{control:?}");
-    assert_eq!(
-        fs::metadata(outside.join("a")).expect("made").mode() & 0o4000,
-        0o4000
-    );
+    assert_eq!(fs::metadata(outside.join("a")).expect("made").mode() & 0o4000, 0o4000);
 });
 
-each_level!(
-    a_read_only_workspace_cannot_be_changed,
-    [basic, standard, strict],
-    |level| {
-        let directory = TempDir::new();
-        directory.file("kept", "as it was");
-        let shown = directory.path().display().to_string();
-        let code = "import errno, os\nacts = [lambda: open('kept', 'w'), lambda: open('new', 'w'), lambda: os.remove('kept'), \
+each_level!(a_read_only_workspace_cannot_be_changed, [basic, standard, strict], |level| {
+    let directory = TempDir::new();
+    directory.file("kept", "as it was");
+    let shown = directory.path().display().to_string();
+    let code = "import errno, os\nacts = [lambda: open('kept', 'w'), lambda: open('new', 'w'), lambda: os.remove('kept'), \
                 lambda: os.rename('kept', 'moved'), lambda: os.mkdir('d'), lambda: os.truncate('kept', 0), \
                 lambda: os.symlink('x', 'y'), lambda: os.link('kept', 'k')]\nfor act in acts:\n \
                 try: act(); print('worked')\n except OSError as error: print(errno.errorcode[error.errno])";
-        let outcome = Sandbox::at(level)
-            .with(["--workspace", &shown])
-            .run_python(code);
-        let refused = ["EROFS", "EACCES", "EPERM", "EXDEV"];
-        assert_eq!(outcome.stdout.lines().count(), 8, "{outcome:?}");
-        assert!(
-            outcome.stdout.lines().all(|line| refused.contains(&line)),
-            "{outcome:?}"
-        );
-        assert_eq!(
-            fs::read_to_string(directory.join("kept")).expect("kept"),
-            "as it was"
-        );
-        assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 1);
-    }
-);
+    let outcome = Sandbox::at(level).with(["--workspace", &shown]).run_python(code);
+    let refused = ["EROFS", "EACCES", "EPERM", "EXDEV"];
+    assert_eq!(outcome.stdout.lines().count(), 8, "{outcome:?}");
+    assert!(outcome.stdout.lines().all(|line| refused.contains(&line)), "{outcome:?}");
+    assert_eq!(fs::read_to_string(directory.join("kept")).expect("kept"), "as it was");
+    assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 1);
+});
 
-each_level!(
-    links_in_a_workspace_lead_nowhere,
-    [basic, standard, strict],
-    |level| {
-        let secret = TempDir::new();
-        let hidden = secret.file("secret", "42");
-        let directory = TempDir::new();
-        std::os::unix::fs::symlink(&hidden, directory.join("link")).expect("a link");
-        std::os::unix::fs::symlink(secret.path(), directory.join("dir")).expect("a link");
-        assert_eq!(
-            fs::read_to_string(directory.join("link")).expect("the control"),
-            "42"
-        );
-        let shown = directory.path().display().to_string();
-        let code = "import errno\nfor name in ('link', 'dir/secret', '../' * 9 + 'etc/shadow', '/proc/self/root/etc/shadow'):\n \
+each_level!(links_in_a_workspace_lead_nowhere, [basic, standard, strict], |level| {
+    let secret = TempDir::new();
+    let hidden = secret.file("secret", "42");
+    let directory = TempDir::new();
+    std::os::unix::fs::symlink(&hidden, directory.join("link")).expect("a link");
+    std::os::unix::fs::symlink(secret.path(), directory.join("dir")).expect("a link");
+    assert_eq!(fs::read_to_string(directory.join("link")).expect("the control"), "42");
+    let shown = directory.path().display().to_string();
+    let code = "import errno\nfor name in ('link', 'dir/secret', '../' * 9 + 'etc/shadow', '/proc/self/root/etc/shadow'):\n \
                 try: open(name).read(); print('worked')\n except OSError as error: print(errno.errorcode[error.errno])";
-        let outcome = Sandbox::at(level)
-            .with(["--workspace", &shown])
-            .run_python(code);
-        let refused = ["ENOENT", "EACCES"];
-        assert_eq!(outcome.stdout.lines().count(), 4, "{outcome:?}");
-        assert!(
-            outcome.stdout.lines().all(|line| refused.contains(&line)),
-            "{outcome:?}"
-        );
-    }
-);
+    let outcome = Sandbox::at(level).with(["--workspace", &shown]).run_python(code);
+    let refused = ["ENOENT", "EACCES"];
+    assert_eq!(outcome.stdout.lines().count(), 4, "{outcome:?}");
+    assert!(outcome.stdout.lines().all(|line| refused.contains(&line)), "{outcome:?}");
+});

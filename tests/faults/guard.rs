@@ -51,10 +51,7 @@ pub(crate) struct Guarded {
 impl Guarded {
     /// Runs this command to its end.
     pub(crate) fn run<T: AsRef<std::ffi::OsStr>>(argv: impl IntoIterator<Item = T>) -> Self {
-        let ended = Program::new("/usr/bin/python3")
-            .args(["-c", GUARD])
-            .args(argv)
-            .run();
+        let ended = Program::new("/usr/bin/python3").args(["-c", GUARD]).args(argv).run();
         assert_eq!(ended.code, Some(0), "{ended:?}");
         let told = ended.json();
         let text = |name: &str| told[name].as_str().expect("text").to_owned();
@@ -93,18 +90,13 @@ impl Guarded {
         assert_eq!(self.left, Value::Array(Vec::new()), "processes: {self:?}");
         let mine = format!("belljar-{}-", self.pid);
         let of_this_run = |path: &Path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(&mine))
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&mine))
         };
-        let scratch: Vec<PathBuf> = scratch_runs()
-            .into_iter()
-            .filter(|one| of_this_run(one))
-            .collect();
+        let scratch: Vec<PathBuf> =
+            scratch_runs().into_iter().filter(|one| of_this_run(one)).collect();
         assert!(scratch.is_empty(), "{scratch:?}: {self:?}");
-        let cgroups: Vec<PathBuf> = cgroup_directories()
-            .into_iter()
-            .filter(|one| of_this_run(one))
-            .collect();
+        let cgroups: Vec<PathBuf> =
+            cgroup_directories().into_iter().filter(|one| of_this_run(one)).collect();
         assert!(cgroups.is_empty(), "{cgroups:?}: {self:?}");
     }
 }

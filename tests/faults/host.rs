@@ -13,15 +13,9 @@ fn files_that_do_not_fit_are_told_before_the_program_runs() {
     let guarded = Guarded::belljar(&["--disk", "1m", "--file", &copy], &mark);
     let error = guarded.error();
     assert_eq!(guarded.code, 125, "{guarded:?}");
-    assert_eq!(
-        (&error["step"], &error["errno"]),
-        (&"placed".into(), &"ENOSPC".into())
-    );
+    assert_eq!((&error["step"], &error["errno"]), (&"placed".into(), &"ENOSPC".into()));
     let message = error["message"].to_string();
-    assert!(
-        message.contains("raise --disk") && message.contains("/workspace/large"),
-        "{message}"
-    );
+    assert!(message.contains("raise --disk") && message.contains("/workspace/large"), "{message}");
     mark.assert_unmade();
     guarded.assert_clean();
 }
@@ -30,9 +24,7 @@ fn files_that_do_not_fit_are_told_before_the_program_runs() {
 fn too_few_inodes_for_the_files_are_told() {
     let host = TempDir::new();
     let file = host.file("small", "x");
-    let copies: Vec<String> = (0..40)
-        .map(|at| format!("{}:d{at}/small", file.display()))
-        .collect();
+    let copies: Vec<String> = (0..40).map(|at| format!("{}:d{at}/small", file.display())).collect();
     let mut options = vec!["--inodes", "32"];
     for copy in &copies {
         options.extend(["--file", copy]);

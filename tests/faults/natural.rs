@@ -7,10 +7,7 @@ use crate::guard::{Guarded, Mark, belljar_command};
 /// Every call of this name fails with EPERM for belljar and all that it starts.
 fn refused(call: &str, level: &str) -> (Guarded, Mark) {
     let mark = Mark::new();
-    let (trace, inject) = (
-        format!("trace={call}"),
-        format!("inject={call}:error=EPERM"),
-    );
+    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:error=EPERM"));
     // The shell tells the process id that belljar will have: strace itself is the guard's child.
     let before = [
         "/usr/bin/strace",
@@ -28,11 +25,7 @@ fn refused(call: &str, level: &str) -> (Guarded, Mark) {
         "sh",
     ];
     let mut guarded = Guarded::run(belljar_command(&before, &["--level", level], &mark));
-    let told = guarded
-        .err
-        .lines()
-        .next()
-        .and_then(|line| line.parse().ok());
+    let told = guarded.err.lines().next().and_then(|line| line.parse().ok());
     guarded.pid = told.unwrap_or_else(|| panic!("no process id: {guarded:?}"));
     (guarded, mark)
 }
@@ -74,11 +67,7 @@ fn a_refused_filter_is_told() {
         stops_at("seccomp", level, Step::Seccomp);
     }
     // A traced program gains no privilege, so an ordinary user's newuidmap fails under strace.
-    let step = if belljar_tests::is_root() {
-        Step::Seccomp
-    } else {
-        Step::IdMap
-    };
+    let step = if belljar_tests::is_root() { Step::Seccomp } else { Step::IdMap };
     stops_at("seccomp", "strict", step);
 }
 

@@ -69,14 +69,8 @@ const ON_THE_HOST: [Step; 22] = [
 ];
 
 /// The keeper's own steps: its death is the loss of the run, not a step that it could name.
-const IN_THE_KEEPER: [Step; 6] = [
-    Step::Plan,
-    Step::Scratch,
-    Step::Cgroup,
-    Step::Clone,
-    Step::IdMap,
-    Step::ReadBack,
-];
+const IN_THE_KEEPER: [Step; 6] =
+    [Step::Plan, Step::Scratch, Step::Cgroup, Step::Clone, Step::IdMap, Step::ReadBack];
 
 fn broken(step: Step, level: Level, how: &str) -> (Guarded, Mark) {
     let mark = Mark::new();

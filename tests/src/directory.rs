@@ -21,11 +21,8 @@ impl TempDir {
 
     /// The same in another place: a sandbox has a /tmp of its own.
     pub fn below(parent: &Path) -> Self {
-        let name = format!(
-            "bj-test-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
+        let name =
+            format!("bj-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = parent.join(name);
         fs::create_dir(&path).expect("a temporary directory can be made");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");

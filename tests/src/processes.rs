@@ -102,6 +102,5 @@ pub fn cgroup_directories() -> BTreeSet<PathBuf> {
 }
 
 fn named_like_ours(path: &Path) -> bool {
-    path.file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with("belljar"))
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("belljar"))
 }

@@ -32,10 +32,7 @@ impl Program {
         reason = "the tests start belljar as a user would, through the standard library"
     )]
     pub fn new(path: impl AsRef<OsStr>) -> Self {
-        Self {
-            command: Command::new(path),
-            stdin: None,
-        }
+        Self { command: Command::new(path), stdin: None }
     }
 
     /// The binary under test.
@@ -91,10 +88,8 @@ impl Program {
             .chain(self.command.get_args())
             .map(ToOwned::to_owned)
             .collect();
-        let mut child = self
-            .command
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {shown:?}: {error}"));
+        let mut child =
+            self.command.spawn().unwrap_or_else(|error| panic!("cannot start {shown:?}: {error}"));
         let stdin = child.stdin.take();
         let stdin = match (stdin, self.stdin) {
             (Some(mut pipe), Some(bytes)) => {
@@ -128,10 +123,7 @@ impl Program {
             let opened = File::options().read(true).write(true).open(path);
             Stdio::from(opened.expect("it can be opened"))
         };
-        self.command
-            .stdin(theirs())
-            .stdout(theirs())
-            .stderr(theirs());
+        self.command.stdin(theirs()).stdout(theirs()).stderr(theirs());
         let mut child = self.command.spawn().expect("it can be started");
         // The command holds the other ends; when the program's are closed too, reading ends.
         drop(self.command);
@@ -139,9 +131,7 @@ impl Program {
         let pid = Pid::from_child(&child);
         assert!(ends_within(pid, DEADLINE), "{pid:?} hangs");
         child.wait().expect("it can be waited for");
-        shown
-            .recv_timeout(DEADLINE)
-            .expect("nobody else holds the terminal")
+        shown.recv_timeout(DEADLINE).expect("nobody else holds the terminal")
     }
 
     /// Runs it to its end.
@@ -181,9 +171,7 @@ impl Running {
             send.send((read, line, reader)).ok();
         });
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let (read, line, reader) = receive
-            .recv_timeout(left)
-            .expect("a line before the deadline");
+        let (read, line, reader) = receive.recv_timeout(left).expect("a line before the deadline");
         read.expect("standard output can be read");
         self.stdout = Some(reader);
         line
@@ -211,9 +199,7 @@ impl Running {
     /// The most memory that it has held so far, in bytes; nothing once it has ended.
     pub fn peak_memory(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
         Some(kib << 10)
     }
@@ -226,13 +212,8 @@ impl Running {
         assert!(ends_within(self.pid(), left()), "{self:?} hangs");
         let status = self.child.wait().expect("it can be waited for");
         // Whoever still holds the streams outlived the program.
-        let stdout = stdout
-            .recv_timeout(left())
-            .expect("nobody else holds stdout");
-        let stderr = self
-            .stderr
-            .recv_timeout(left())
-            .expect("nobody else holds stderr");
+        let stdout = stdout.recv_timeout(left()).expect("nobody else holds stdout");
+        let stderr = self.stderr.recv_timeout(left()).expect("nobody else holds stderr");
         Ended {
             code: status.code(),
             signal: std::os::unix::process::ExitStatusExt::signal(&status),
@@ -281,10 +262,7 @@ impl fmt::Debug for Ended {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, signal, .. } = self;
         let (stdout, stderr) = (self.out(), self.err());
-        write!(
-            out,
-            "code {code:?}, signal {signal:?}\nstdout: {stdout}\nstderr: {stderr}"
-        )
+        write!(out, "code {code:?}, signal {signal:?}\nstdout: {stdout}\nstderr: {stderr}")
     }
 }
 

@@ -70,13 +70,7 @@ impl Sandbox {
 
     /// Runs code and reads the Outcome.
     pub fn run_code(&self, language: &str, code: &str) -> Outcome {
-        outcome(
-            &self
-                .code(language, code)
-                .arg("--json")
-                .args(self.tail())
-                .run(),
-        )
+        outcome(&self.code(language, code).arg("--json").args(self.tail()).run())
     }
 
     /// Runs a file and reads the Outcome. `-` is standard input.
@@ -101,10 +95,7 @@ impl Sandbox {
 
     /// Starts code with `--json` and leaves it running; [`outcome`] reads its end.
     pub fn start_json(&self, language: &str, code: &str) -> Running {
-        self.code(language, code)
-            .arg("--json")
-            .args(self.tail())
-            .start()
+        self.code(language, code).arg("--json").args(self.tail()).start()
     }
 
     fn code(&self, language: &str, code: &str) -> Program {
@@ -116,9 +107,8 @@ impl Sandbox {
     }
 
     fn command(&self) -> Program {
-        let mut program = Program::belljar()
-            .args(["run", "--level", self.level.name()])
-            .args(&self.options);
+        let mut program =
+            Program::belljar().args(["run", "--level", self.level.name()]).args(&self.options);
         for (name, value) in &self.variables {
             program = program.env(name, value);
         }
@@ -151,10 +141,7 @@ pub fn engine() -> Engine {
 
 /// The same, with a change to its configuration.
 pub fn engine_with(change: impl FnOnce(&mut Config)) -> Engine {
-    let mut config = Config {
-        launcher: crate::belljar_bin(),
-        ..Config::default()
-    };
+    let mut config = Config { launcher: crate::belljar_bin(), ..Config::default() };
     change(&mut config);
     Engine::open(config).expect("an engine opens")
 }

@@ -43,10 +43,7 @@ pub(crate) fn cold(args: &ColdArgs) -> Result<()> {
     for (name, why) in &field.absent {
         shell::say(format!("absent: {name}: {why}"));
     }
-    shell::say(format!(
-        "{} rounds after {} to warm up",
-        args.runs, args.warm_up
-    ));
+    shell::say(format!("{} rounds after {} to warm up", args.runs, args.warm_up));
     let times = measure(&field.present, args)?;
     table(&times);
     targets(&times);
@@ -69,10 +66,7 @@ fn build_release() -> Result<PathBuf> {
 fn measure(contenders: &[Contender], args: &ColdArgs) -> Result<Vec<Times>> {
     let mut all: Vec<Times> = contenders
         .iter()
-        .map(|contender| Times {
-            name: contender.name,
-            sorted_ms: Vec::new(),
-        })
+        .map(|contender| Times { name: contender.name, sorted_ms: Vec::new() })
         .collect();
     for round in 0..args.warm_up + args.runs {
         for (contender, times) in contenders.iter().zip(&mut all) {
@@ -82,28 +76,19 @@ fn measure(contenders: &[Contender], args: &ColdArgs) -> Result<Vec<Times>> {
             }
         }
     }
-    all.iter_mut()
-        .for_each(|times| times.sorted_ms.sort_by(f64::total_cmp));
+    all.iter_mut().for_each(|times| times.sorted_ms.sort_by(f64::total_cmp));
     Ok(all)
 }
 
 /// From the start of the process to its reaped end.
 fn time(contender: &Contender) -> Result<f64> {
     let mut command = contender.command();
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let started = Instant::now();
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {}", contender.name))?;
+    let status = command.status().with_context(|| format!("cannot start {}", contender.name))?;
     let took = started.elapsed();
     if !status.success() {
-        bail!(
-            "{} ended with {status} in the middle of the measurement",
-            contender.name
-        );
+        bail!("{} ended with {status} in the middle of the measurement", contender.name);
     }
     Ok(took.as_secs_f64() * 1e3)
 }
@@ -117,10 +102,7 @@ impl Times {
 }
 
 fn median(times: &[Times], name: &str) -> Option<f64> {
-    times
-        .iter()
-        .find(|times| times.name == name)
-        .map(|times| times.percentile(50))
+    times.iter().find(|times| times.name == name).map(|times| times.percentile(50))
 }
 
 fn table(times: &[Times]) {
@@ -148,23 +130,13 @@ fn table(times: &[Times]) {
 fn targets(times: &[Times]) {
     let added = |name| Some(median(times, name)? - median(times, PYTHON)?);
     let Some(ours) = added(STANDARD) else { return };
-    let word = if ours <= TARGET_ADDED_MS {
-        "met"
-    } else {
-        "MISSED"
-    };
+    let word = if ours <= TARGET_ADDED_MS { "met" } else { "MISSED" };
     shell::say(format!(
         "\ntarget {word}: {STANDARD} adds {ours:.2} ms to bare python3 at p50, at most {TARGET_ADDED_MS} promised"
     ));
     if let Some(bwrap) = added(BWRAP) {
-        let word = if ours <= bwrap {
-            "reached"
-        } else {
-            "not reached"
-        };
-        shell::say(format!(
-            "aim {word}: bwrap with namespaces alone adds {bwrap:.2} ms"
-        ));
+        let word = if ours <= bwrap { "reached" } else { "not reached" };
+        shell::say(format!("aim {word}: bwrap with namespaces alone adds {bwrap:.2} ms"));
     }
 }
 
@@ -175,14 +147,9 @@ fn write_json(
     times: &[Times],
     memory: &memory::Weight,
 ) -> Result<()> {
-    let bare_name = path
-        .parent()
-        .is_none_or(|parent| parent.as_os_str().is_empty());
-    let path = if bare_name {
-        shell::repo_root().join("bench-results").join(path)
-    } else {
-        path.into()
-    };
+    let bare_name = path.parent().is_none_or(|parent| parent.as_os_str().is_empty());
+    let path =
+        if bare_name { shell::repo_root().join("bench-results").join(path) } else { path.into() };
     let contenders: Vec<_> = times
         .iter()
         .map(|one| {
@@ -194,11 +161,8 @@ fn write_json(
             })
         })
         .collect();
-    let absent: Vec<_> = field
-        .absent
-        .iter()
-        .map(|(name, why)| json!({"name": name, "why": why}))
-        .collect();
+    let absent: Vec<_> =
+        field.absent.iter().map(|(name, why)| json!({"name": name, "why": why})).collect();
     let text = serde_json::to_string_pretty(&json!({
         "bench": "cold", "runs": args.runs, "warm_up": args.warm_up,
         "target": {"added_p50_ms": TARGET_ADDED_MS, "memory_mib": TARGET_MEMORY_MIB},
@@ -231,10 +195,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            shell::complain(format!(
-                "cannot remove {}: {error}",
-                self.directory.display()
-            ));
+            shell::complain(format!("cannot remove {}: {error}", self.directory.display()));
         }
     }
 }
@@ -245,16 +206,10 @@ mod tests {
 
     #[test]
     fn percentiles_are_times_that_were_measured() {
-        let times = Times {
-            name: PYTHON,
-            sorted_ms: (1..=200).map(f64::from).collect(),
-        };
+        let times = Times { name: PYTHON, sorted_ms: (1..=200).map(f64::from).collect() };
         let shown = [0, 50, 90, 99, 100].map(|percent| times.percentile(percent));
         assert_eq!(shown, [1.0, 100.0, 180.0, 198.0, 200.0]);
-        let one = Times {
-            name: PYTHON,
-            sorted_ms: vec![7.0],
-        };
+        let one = Times { name: PYTHON, sorted_ms: vec![7.0] };
         assert_eq!([one.percentile(0), one.percentile(99)], [7.0, 7.0]);
     }
 }

@@ -15,12 +15,8 @@ use crate::shell;
 /// The controllers that limits need; `cpuset`, `blkio` and the rest are none of our business.
 const CONTROLLERS: [&str; 5] = ["memory", "pids", "cpu", "cpuacct", "freezer"];
 /// The files by which an owner uses its cgroup. Some exist in v1 only, some in v2 only.
-const OWNER_FILES: [&str; 4] = [
-    "cgroup.procs",
-    "tasks",
-    "cgroup.subtree_control",
-    "cgroup.threads",
-];
+const OWNER_FILES: [&str; 4] =
+    ["cgroup.procs", "tasks", "cgroup.subtree_control", "cgroup.threads"];
 
 /// One mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,10 +50,7 @@ impl Delegation {
     /// Makes `<mount>/belljar/<uid>` in every hierarchy that matters and gives it to `user`.
     pub(crate) fn prepare(user: &User) -> Result<Self> {
         let hierarchies = hierarchies()?;
-        let mut delegation = Self {
-            made: Vec::new(),
-            start_in: None,
-        };
+        let mut delegation = Self { made: Vec::new(), start_in: None };
         hierarchies
             .iter()
             .filter(|hierarchy| hierarchy.kind == Kind::V2 || hierarchy.has_v1_controller())
@@ -102,8 +95,7 @@ impl Delegation {
     /// leftovers names it, and the drop tries again after they were ended.
     pub(crate) fn remove(&mut self) {
         self.made.sort_by(|left, right| right.cmp(left)); // What a directory holds sorts after it.
-        self.made
-            .retain(|directory| fs::remove_dir(directory).is_err());
+        self.made.retain(|directory| fs::remove_dir(directory).is_err());
     }
 }
 
@@ -119,9 +111,9 @@ impl Drop for Delegation {
 impl Hierarchy {
     fn has_v1_controller(&self) -> bool {
         match &self.kind {
-            Kind::V1 { controllers } => controllers
-                .iter()
-                .any(|name| CONTROLLERS.contains(&name.as_str())),
+            Kind::V1 { controllers } => {
+                controllers.iter().any(|name| CONTROLLERS.contains(&name.as_str()))
+            }
             Kind::V2 => false,
         }
     }
@@ -131,24 +123,15 @@ impl Hierarchy {
 fn enable_controllers(cgroup: &Path) -> Result<()> {
     let available = fs::read_to_string(cgroup.join("cgroup.controllers"))
         .with_context(|| format!("cannot read the controllers of {}", cgroup.display()))?;
-    for controller in available
-        .split_whitespace()
-        .filter(|name| CONTROLLERS.contains(name))
-    {
-        fs::write(
-            cgroup.join("cgroup.subtree_control"),
-            format!("+{controller}"),
-        )
-        .with_context(|| format!("cannot enable {controller} below {}", cgroup.display()))?;
+    for controller in available.split_whitespace().filter(|name| CONTROLLERS.contains(name)) {
+        fs::write(cgroup.join("cgroup.subtree_control"), format!("+{controller}"))
+            .with_context(|| format!("cannot enable {controller} below {}", cgroup.display()))?;
     }
     Ok(())
 }
 
 fn give(cgroup: &Path, user: &User) -> Result<()> {
-    let files = OWNER_FILES
-        .iter()
-        .map(|file| cgroup.join(file))
-        .filter(|file| file.exists());
+    let files = OWNER_FILES.iter().map(|file| cgroup.join(file)).filter(|file| file.exists());
     for path in std::iter::once(cgroup.to_path_buf()).chain(files) {
         chown(&path, Some(user.uid), Some(user.gid))
             .with_context(|| format!("cannot give {} to {}", path.display(), user.name))?;
@@ -164,9 +147,9 @@ fn parse(mountinfo: &str) -> Vec<Hierarchy> {
         let mut filesystem = filesystem.split(' ');
         let kind = match filesystem.next()? {
             "cgroup2" => Kind::V2,
-            "cgroup" => Kind::V1 {
-                controllers: filesystem.nth(1)?.split(',').map(str::to_owned).collect(),
-            },
+            "cgroup" => {
+                Kind::V1 { controllers: filesystem.nth(1)?.split(',').map(str::to_owned).collect() }
+            }
             _ => return None,
         };
         Some(Hierarchy { mount, kind })
@@ -186,10 +169,7 @@ mod tests {
              40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
              41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
         );
-        let mounts: Vec<_> = found
-            .iter()
-            .map(|h| (h.mount.to_str().unwrap(), &h.kind))
-            .collect();
+        let mounts: Vec<_> = found.iter().map(|h| (h.mount.to_str().unwrap(), &h.kind)).collect();
         assert_eq!(mounts.len(), 3);
         assert_eq!(mounts[0].0, "/sys/fs/cgroup/cpu,cpuacct");
         assert!(found[0].has_v1_controller());

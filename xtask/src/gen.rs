@@ -51,25 +51,11 @@ fn cli_reference(belljar: &Path) -> Result<String> {
 fn section(belljar: &Path, words: &[&str], text: &mut String) -> Result<()> {
     let mut command = shell::command(belljar);
     // Only these: the width of the reader's terminal must not decide what is in the file.
-    command
-        .args(words)
-        .arg("--help")
-        .env_clear()
-        .env("NO_COLOR", "1")
-        .env("COLUMNS", "100");
+    command.args(words).arg("--help").env_clear().env("NO_COLOR", "1").env("COLUMNS", "100");
     let help = shell::output(&mut command)?;
-    let name = ["belljar"]
-        .iter()
-        .chain(words)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(" ");
+    let name = ["belljar"].iter().chain(words).copied().collect::<Vec<_>>().join(" ");
     let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
-    write!(
-        text,
-        "\n## `{name}`\n\n```text\n{}\n```\n",
-        lines.join("\n")
-    )?;
+    write!(text, "\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n"))?;
     if words.len() < DEPTH {
         for below in subcommands(&help) {
             section(belljar, &[words, &[below]].concat(), text)?;
@@ -115,9 +101,6 @@ mod tests {
     fn the_first_stale_line_is_named() {
         assert_eq!(first_difference("a\nb\n", "a\nb\n"), None);
         assert_eq!(first_difference("a\nb\n", "a\nc\n"), Some((2, "b", "c")));
-        assert_eq!(
-            first_difference("a\nb\n", "a\n"),
-            Some((2, "b", "(nothing)"))
-        );
+        assert_eq!(first_difference("a\nb\n", "a\n"), Some((2, "b", "(nothing)")));
     }
 }

@@ -106,14 +106,8 @@ fn mounts(traces: &mut BTreeSet<String>) -> Result<()> {
     for line in mountinfo.lines() {
         let id = line.split(' ').next().unwrap_or_default();
         let point = line.split(' ').nth(4).unwrap_or_default();
-        let kind = line
-            .split(" - ")
-            .nth(1)
-            .and_then(|rest| rest.split(' ').next());
-        traces.insert(format!(
-            "mount {point} ({}, id {id})",
-            kind.unwrap_or_default()
-        ));
+        let kind = line.split(" - ").nth(1).and_then(|rest| rest.split(' ').next());
+        traces.insert(format!("mount {point} ({}, id {id})", kind.unwrap_or_default()));
     }
     Ok(())
 }
@@ -138,11 +132,7 @@ fn cgroup_directories(directory: &Path, depth: u32, traces: &mut BTreeSet<String
 }
 
 fn scratch_directories(traces: &mut BTreeSet<String>) {
-    let entries = SCRATCH
-        .iter()
-        .filter_map(|place| fs::read_dir(place).ok())
-        .flatten()
-        .flatten();
+    let entries = SCRATCH.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
     for entry in entries {
         if entry.file_name().to_string_lossy().starts_with(OUR_NAME) {
             traces.insert(format!("directory {}", entry.path().display()));
@@ -164,10 +154,7 @@ mod tests {
 
     #[test]
     fn a_new_scratch_directory_is_named() {
-        let before = Snapshot {
-            traces: BTreeSet::new(),
-            test_uid: None,
-        };
+        let before = Snapshot { traces: BTreeSet::new(), test_uid: None };
         let mut now = before.traces.clone();
         cgroup_directories(Path::new("/nonexistent"), 3, &mut now);
         assert!(now.is_empty(), "what cannot be read is not left behind");

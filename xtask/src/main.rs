@@ -22,11 +22,7 @@ mod tidy;
 mod vm;
 
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    about = "Developer commands of Belljar"
-)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Developer commands of Belljar")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -101,10 +97,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Check => test::check(),
         Command::Tidy => tidy::run(),
-        Command::Escape(scope) => test::run(&TestArgs {
-            suites: vec!["escape".into()],
-            scope,
-        }),
+        Command::Escape(scope) => test::run(&TestArgs { suites: vec!["escape".into()], scope }),
         Command::Bench(Bench::Cold(args)) => bench::cold(&args).map(|()| Passed::Yes),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };

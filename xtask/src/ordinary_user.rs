@@ -31,13 +31,7 @@ impl User {
             shell::say(format!("creating the user {NAME}"));
             shell::run(
                 shell::command("/usr/sbin/useradd")
-                    .args([
-                        "--system",
-                        "--user-group",
-                        "--create-home",
-                        "--shell",
-                        "/bin/sh",
-                    ])
+                    .args(["--system", "--user-group", "--create-home", "--shell", "/bin/sh"])
                     .arg("--home-dir")
                     .arg(Path::new("/home").join(NAME))
                     .arg(NAME),
@@ -46,10 +40,7 @@ impl User {
         grant_range("/etc/subuid", "--add-subuids")?;
         grant_range("/etc/subgid", "--add-subgids")?;
         let user = Self::find()?.with_context(|| format!("useradd made no user {NAME}"))?;
-        ensure!(
-            user.uid != 0,
-            "the user {NAME} has uid 0 in /etc/passwd: remove that line"
-        );
+        ensure!(user.uid != 0, "the user {NAME} has uid 0 in /etc/passwd: remove that line");
         Ok(user)
     }
 
@@ -105,9 +96,7 @@ fn grant_range(file: &str, option: &str) -> Result<()> {
     }
     let first = free_range(&granted);
     let range = format!("{first}-{}", first + RANGE - 1);
-    shell::say(format!(
-        "granting {NAME} the subordinate ids {range} in {file}"
-    ));
+    shell::say(format!("granting {NAME} the subordinate ids {range} in {file}"));
     shell::run(shell::command("/usr/sbin/usermod").args([option, &range, NAME]))
 }
 
@@ -119,12 +108,7 @@ fn free_range(granted: &str) -> u64 {
         let count: u64 = fields.next()?.trim().parse().ok()?;
         Some(first + count)
     };
-    granted
-        .lines()
-        .filter_map(end)
-        .max()
-        .unwrap_or(FIRST)
-        .max(FIRST)
+    granted.lines().filter_map(end).max().unwrap_or(FIRST).max(FIRST)
 }
 
 #[cfg(test)]

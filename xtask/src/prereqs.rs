@@ -43,16 +43,11 @@ pub(crate) fn provide_these(needed: &[Package]) -> Result<()> {
     };
     shell::run(apt_get().args(["update", "--quiet=2"]))?;
     shell::run(
-        apt_get()
-            .args(["install", "--yes", "--quiet=2", "--no-install-recommends"])
-            .args(&missing),
+        apt_get().args(["install", "--yes", "--quiet=2", "--no-install-recommends"]).args(&missing),
     )?;
     let still = self::missing(needed);
     if !still.is_empty() {
-        bail!(
-            "installed, but their files are still absent: {}",
-            still.join(" ")
-        );
+        bail!("installed, but their files are still absent: {}", still.join(" "));
     }
     Ok(())
 }

@@ -51,10 +51,7 @@ fn process(pid: u32) -> Option<Process> {
 fn parse_stat(stat: &str) -> Option<(String, u32)> {
     let (head, tail) = stat.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;
-    Some((
-        name.to_owned(),
-        tail.split_whitespace().nth(1)?.parse().ok()?,
-    ))
+    Some((name.to_owned(), tail.split_whitespace().nth(1)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -70,11 +67,7 @@ mod tests {
 
     #[test]
     fn grandchildren_are_found_and_strangers_are_not() {
-        let process = |pid, parent| Process {
-            pid,
-            parent,
-            name: String::new(),
-        };
+        let process = |pid, parent| Process { pid, parent, name: String::new() };
         let table = [process(2, 1), process(3, 2), process(4, 3), process(9, 1)];
         assert_eq!(below(2, &table), BTreeSet::from([3, 4]));
     }

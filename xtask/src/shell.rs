@@ -62,9 +62,7 @@ pub(crate) fn repo_root() -> PathBuf {
     // Cargo sets the variable at run time too; a moved checkout makes the compiled-in path a lie.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    xtask
-        .parent()
-        .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+    xtask.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
 pub(crate) fn is_root() -> bool {
@@ -73,9 +71,7 @@ pub(crate) fn is_root() -> bool {
 
 /// Runs to the end with our own output streams; anything but success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {}", shown(command)))?;
+    let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
     if !status.success() {
         bail!("{} ended with {status}", shown(command));
     }
@@ -90,12 +86,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         .with_context(|| format!("cannot start {}", shown(command)))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "{} ended with {}: {}",
-            shown(command),
-            output.status,
-            stderr.trim()
-        );
+        bail!("{} ended with {}: {}", shown(command), output.status, stderr.trim());
     }
     String::from_utf8(output.stdout)
         .with_context(|| format!("{} printed text that is not UTF-8", shown(command)))
@@ -115,13 +106,8 @@ pub(crate) fn output_showing_errors(command: &mut Command) -> Result<String> {
 pub(crate) fn watch(mut command: Command, limit: Duration) -> Result<Watched> {
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let name = shown(&command);
-    command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
-    let child = command
-        .spawn()
-        .with_context(|| format!("cannot start {name}"))?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
     drop(command); // It holds our copies of the pipe's writing end, and the reader waits for the last one.
     let pid = Pid::from_child(&child);
     let (lines, ended) = (echo(reader), reap_until(pid));
@@ -183,15 +169,9 @@ pub(crate) fn reap_zombies() {
 
 /// The command as one would type it, shortened to the program's name and its arguments.
 fn shown(command: &Command) -> String {
-    let program = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or(command.get_program());
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let mut words = vec![program.to_string_lossy().into_owned()];
-    words.extend(
-        command
-            .get_args()
-            .map(|argument| argument.to_string_lossy().into_owned()),
-    );
+    words.extend(command.get_args().map(|argument| argument.to_string_lossy().into_owned()));
     format!("`{}`", words.join(" "))
 }
 
@@ -201,10 +181,7 @@ fn echo(reader: PipeReader) -> Receiver<String> {
     thread::spawn(move || {
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
-        while reader
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|read| read > 0)
-        {
+        while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             let text = String::from_utf8_lossy(&line).into_owned();
             say(text.strip_suffix('\n').unwrap_or(&text));
             line.clear();
@@ -255,22 +232,12 @@ mod tests {
             watch(command, Duration::from_millis(limit)).unwrap()
         };
         let fine = sh("echo one; echo two >&2", 20_000);
-        assert_eq!(
-            (fine.output.as_str(), fine.end),
-            ("one\ntwo\n", End::Success)
-        );
+        assert_eq!((fine.output.as_str(), fine.end), ("one\ntwo\n", End::Success));
         assert_eq!(sh("exit 3", 20_000).end, End::Failure("exit code 3".into()));
-        assert_eq!(
-            sh("kill -9 $$", 20_000).end,
-            End::Failure("killed by signal 9".into())
-        );
-        let End::Failure(why) = sh("exec sleep 60", 50).end else {
-            panic!("it ran for a minute")
-        };
+        assert_eq!(sh("kill -9 $$", 20_000).end, End::Failure("killed by signal 9".into()));
+        let End::Failure(why) = sh("exec sleep 60", 50).end else { panic!("it ran for a minute") };
         assert!(why.starts_with("killed after"), "{why}");
-        let End::Failure(why) = sh("sleep 7 & exit 0", 20_000).end else {
-            panic!("not noticed")
-        };
+        let End::Failure(why) = sh("sleep 7 & exit 0", 20_000).end else { panic!("not noticed") };
         assert!(why.contains("holds its output open"), "{why}");
     }
 }

@@ -21,15 +21,8 @@ use crate::test::{Counts, Tally, libtest};
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 7] = [
-    "conformance",
-    "escape",
-    "faults",
-    "benign",
-    "concurrency",
-    "cli",
-    "leaks",
-];
+pub(crate) const SUITES: [&str; 7] =
+    ["conformance", "escape", "faults", "benign", "concurrency", "cli", "leaks"];
 /// These look at the whole host or at their neighbours' speed, so their tests do not run beside each other.
 const ONE_AT_A_TIME: [&str; 2] = ["concurrency", "leaks"];
 const SUITE_LIMIT: Duration = Duration::from_secs(600);
@@ -38,10 +31,7 @@ const MOST_THREADS: usize = 4;
 
 /// Runs the wanted suites and adds what they came to.
 pub(crate) fn run(scope: &Scope, wanted: &BTreeSet<&str>, tally: &mut Tally) {
-    let suites: Vec<_> = SUITES
-        .into_iter()
-        .filter(|suite| wanted.contains(suite))
-        .collect();
+    let suites: Vec<_> = SUITES.into_iter().filter(|suite| wanted.contains(suite)).collect();
     if suites.is_empty() {
         return;
     }
@@ -120,19 +110,12 @@ fn run_as(
         }
         Ok(Counts::one())
     });
-    let start_in = delegation
-        .as_ref()
-        .and_then(|delegation| delegation.start_in.clone());
+    let start_in = delegation.as_ref().and_then(|delegation| delegation.start_in.clone());
     for suite in suites {
         tally.step(&format!("{suite} ({word})"), || {
-            let binary = stage
-                .suites
-                .get(*suite)
-                .context("the package has no such test target")?;
+            let binary = stage.suites.get(*suite).context("the package has no such test target")?;
             let mut command = stage.command(binary, identity, start_in.as_deref());
-            command
-                .arg(format!("--test-threads={}", threads(suite)))
-                .args(libtest_args);
+            command.arg(format!("--test-threads={}", threads(suite))).args(libtest_args);
             libtest(command, SUITE_LIMIT)
         });
     }
@@ -143,15 +126,7 @@ fn run_as(
         let left = before.left_since()?;
         leaks::end_processes()?; // Named first, then ended: the next pass begins on a quiet host.
         let failed = u32::try_from(left.len())?;
-        Ok(if failed == 0 {
-            Counts::one()
-        } else {
-            Counts {
-                passed: 0,
-                failed,
-                why: left,
-            }
-        })
+        Ok(if failed == 0 { Counts::one() } else { Counts { passed: 0, failed, why: left } })
     });
 }
 
@@ -179,11 +154,7 @@ impl Stage {
         let directory = std::env::temp_dir().join(format!("xtask-stage-{}", std::process::id()));
         fs::create_dir(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
-        let mut stage = Self {
-            directory,
-            belljar: PathBuf::new(),
-            suites: BTreeMap::new(),
-        };
+        let mut stage = Self { directory, belljar: PathBuf::new(), suites: BTreeMap::new() };
         fs::set_permissions(&stage.directory, fs::Permissions::from_mode(0o755))?;
         stage.belljar = stage.add(&belljar, "belljar")?;
         for artifact in &built {
@@ -213,10 +184,7 @@ impl Stage {
         command
             .current_dir(&self.directory)
             .env_clear()
-            .env(
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            )
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("LANG", "C.UTF-8")
             .env("RUST_BACKTRACE", "1")
             .env("BELLJAR_BIN", &self.belljar)
@@ -232,12 +200,7 @@ impl Stage {
             }
             Identity::Myself => {
                 // The last two lead to the user's own bus, which grants cgroup delegation on a systemd host.
-                for name in [
-                    "HOME",
-                    "USER",
-                    "XDG_RUNTIME_DIR",
-                    "DBUS_SESSION_BUS_ADDRESS",
-                ] {
+                for name in ["HOME", "USER", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"] {
                     if let Some(value) = std::env::var_os(name) {
                         command.env(name, value);
                     }
@@ -251,10 +214,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.directory) {
-            shell::complain(format!(
-                "cannot remove {}: {error}",
-                self.directory.display()
-            ));
+            shell::complain(format!("cannot remove {}: {error}", self.directory.display()));
         }
     }
 }
@@ -263,12 +223,8 @@ impl Drop for Stage {
 pub(crate) fn build_belljar() -> Result<PathBuf> {
     let build = ["build", "--package", "belljar-cli", "--bin", "belljar"];
     let artifacts = executables(shell::cargo().args(build))?;
-    let belljar = artifacts
-        .into_iter()
-        .find(|artifact| artifact.name == "belljar");
-    belljar
-        .map(|artifact| artifact.path)
-        .context("cargo built no executable called belljar")
+    let belljar = artifacts.into_iter().find(|artifact| artifact.name == "belljar");
+    belljar.map(|artifact| artifact.path).context("cargo built no executable called belljar")
 }
 
 fn build_tests() -> Result<Vec<Artifact>> {
@@ -286,10 +242,7 @@ struct Artifact {
 fn executables(cargo: &mut Command) -> Result<Vec<Artifact>> {
     let messages =
         shell::output_showing_errors(cargo.arg("--message-format=json-render-diagnostics"))?;
-    messages
-        .lines()
-        .filter_map(|line| artifact(line).transpose())
-        .collect()
+    messages.lines().filter_map(|line| artifact(line).transpose()).collect()
 }
 
 /// Reads one message of cargo. Test targets are suites and binaries are programs that suites use; the unit-test
@@ -300,9 +253,8 @@ fn artifact(line: &str) -> Result<Option<Artifact>> {
     let Some(path) = message["executable"].as_str() else {
         return Ok(None);
     };
-    let name = message["target"]["name"]
-        .as_str()
-        .context("cargo built something without a name")?;
+    let name =
+        message["target"]["name"].as_str().context("cargo built something without a name")?;
     let is = |kind: &str| {
         message["target"]["kind"]
             .as_array()
@@ -312,11 +264,7 @@ fn artifact(line: &str) -> Result<Option<Artifact>> {
     if !is("test") && (is_test_build || !is("bin")) {
         return Ok(None);
     }
-    Ok(Some(Artifact {
-        name: name.to_owned(),
-        path: PathBuf::from(path),
-        is_suite: is("test"),
-    }))
+    Ok(Some(Artifact { name: name.to_owned(), path: PathBuf::from(path), is_suite: is("test") }))
 }
 
 #[cfg(test)]
@@ -336,10 +284,7 @@ mod tests {
         assert!(!artifact(&message("bin", false)).unwrap().unwrap().is_suite);
         assert_eq!(artifact(&message("bin", true)).unwrap(), None);
         assert_eq!(artifact(&message("lib", true)).unwrap(), None);
-        assert_eq!(
-            artifact(r#"{"reason":"build-finished","success":true}"#).unwrap(),
-            None
-        );
+        assert_eq!(artifact(r#"{"reason":"build-finished","success":true}"#).unwrap(), None);
     }
 
     #[test]

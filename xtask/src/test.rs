@@ -28,18 +28,11 @@ pub(crate) struct Counts {
 impl Counts {
     /// A check that is not made of tests counts as one.
     pub(crate) fn one() -> Self {
-        Self {
-            passed: 1,
-            ..Self::default()
-        }
+        Self { passed: 1, ..Self::default() }
     }
 
     pub(crate) fn failure(why: impl Into<String>) -> Self {
-        Self {
-            failed: 1,
-            why: vec![why.into()],
-            ..Self::default()
-        }
+        Self { failed: 1, why: vec![why.into()], ..Self::default() }
     }
 }
 
@@ -68,24 +61,17 @@ impl Tally {
         for why in &counts.why {
             shell::say(format!("   {why}"));
         }
-        self.failures
-            .extend(counts.why.into_iter().map(|why| format!("{name}: {why}")));
+        self.failures.extend(counts.why.into_iter().map(|why| format!("{name}: {why}")));
     }
 
     /// Says what failed again, where it is seen, and then the counts as the very last line.
     fn close(&self) -> Passed {
         if !self.failures.is_empty() {
             shell::say("\nfailures:");
-            self.failures
-                .iter()
-                .for_each(|failure| shell::say(format!("  {failure}")));
+            self.failures.iter().for_each(|failure| shell::say(format!("  {failure}")));
         }
         shell::say(format!("{} passed, {} failed", self.passed, self.failed));
-        if self.failed == 0 && self.passed > 0 {
-            Passed::Yes
-        } else {
-            Passed::No
-        }
+        if self.failed == 0 && self.passed > 0 { Passed::Yes } else { Passed::No }
     }
 }
 
@@ -99,11 +85,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<Passed> {
     if wanted.contains("prereqs") || suites::SUITES.iter().any(|suite| wanted.contains(suite)) {
         tally.step("prereqs", || prereqs::provide().map(|()| Counts::one()));
     }
-    for name in STEPS
-        .into_iter()
-        .skip(1)
-        .filter(|name| wanted.contains(name))
-    {
+    for name in STEPS.into_iter().skip(1).filter(|name| wanted.contains(name)) {
         tally.step(name, || match name {
             "format" => cargo_check(&["fmt", "--all", "--check"]),
             "clippy" => cargo_check(&CLIPPY),
@@ -117,21 +99,11 @@ pub(crate) fn run(args: &TestArgs) -> Result<Passed> {
     if wanted.contains(vm::NAME) {
         tally.step(vm::NAME, || vm::run(&args.scope.libtest));
     }
-    shell::say(format!(
-        "\nall steps took {:.0} s",
-        started.elapsed().as_secs_f64()
-    ));
+    shell::say(format!("\nall steps took {:.0} s", started.elapsed().as_secs_f64()));
     Ok(tally.close())
 }
 
-const CLIPPY: [&str; 6] = [
-    "clippy",
-    "--workspace",
-    "--all-targets",
-    "--",
-    "-D",
-    "warnings",
-];
+const CLIPPY: [&str; 6] = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
 
 /// `cargo xtask check`: what to run before each commit.
 pub(crate) fn check() -> Result<Passed> {
@@ -150,11 +122,7 @@ pub(crate) fn libtest(command: Command, limit: Duration) -> Result<Counts> {
 
 /// The names asked for, or all of them.
 fn wanted(asked: &[String]) -> Result<BTreeSet<&'static str>> {
-    let known: Vec<_> = STEPS
-        .into_iter()
-        .chain(suites::SUITES)
-        .chain([vm::NAME])
-        .collect();
+    let known: Vec<_> = STEPS.into_iter().chain(suites::SUITES).chain([vm::NAME]).collect();
     if asked.is_empty() {
         return Ok(known.into_iter().collect());
     }
@@ -205,18 +173,13 @@ fn read_counts(output: &str, end: &End) -> Counts {
         End::Failure(_) => {}
     }
     if counts.failed > 0 && counts.why.is_empty() {
-        counts
-            .why
-            .push(format!("{} failed or ignored", counts.failed));
+        counts.why.push(format!("{} failed or ignored", counts.failed));
     }
     counts
 }
 
 fn number_before(text: &str, word: &str) -> u32 {
-    let mut words = text
-        .split([' ', ';', '.'])
-        .filter(|word| !word.is_empty())
-        .peekable();
+    let mut words = text.split([' ', ';', '.']).filter(|word| !word.is_empty()).peekable();
     while let Some(number) = words.next() {
         if words.peek() == Some(&word) {
             return number.parse().unwrap_or(0);
@@ -241,22 +204,12 @@ mod tests {
     #[test]
     fn counts_are_summed_over_binaries_and_failures_named() {
         let counts = read_counts(TWO, &End::Failure("exit code 101".into()));
-        assert_eq!(
-            counts,
-            Counts {
-                passed: 37,
-                failed: 1,
-                why: vec!["b::c".into()]
-            }
-        );
+        assert_eq!(counts, Counts { passed: 37, failed: 1, why: vec!["b::c".into()] });
     }
 
     #[test]
     fn a_binary_that_dies_without_a_result_failed() {
-        let counts = read_counts(
-            "test a ... ok\n",
-            &End::Failure("killed by signal 9".into()),
-        );
+        let counts = read_counts("test a ... ok\n", &End::Failure("killed by signal 9".into()));
         assert_eq!(counts, Counts::failure("killed by signal 9"));
         assert_eq!(read_counts("", &End::Success).failed, 1);
     }
@@ -265,27 +218,14 @@ mod tests {
     fn an_ignored_test_is_a_failure() {
         let output = "test a ... ignored, slow\ntest result: ok. 1 passed; 0 failed; 1 ignored; 0 measured\n";
         let counts = read_counts(output, &End::Success);
-        assert_eq!(
-            (counts.passed, counts.failed, counts.why),
-            (1, 1, vec!["a".to_owned()])
-        );
+        assert_eq!((counts.passed, counts.failed, counts.why), (1, 1, vec!["a".to_owned()]));
     }
 
     #[test]
     fn an_unknown_suite_is_refused_by_name() {
-        assert!(
-            wanted(&["escape".into(), "tidy".into()])
-                .unwrap()
-                .contains("escape")
-        );
+        assert!(wanted(&["escape".into(), "tidy".into()]).unwrap().contains("escape"));
         let error = wanted(&["escapes".into()]).unwrap_err().to_string();
-        assert!(
-            error.contains("escapes") && error.contains("conformance"),
-            "{error}"
-        );
-        assert_eq!(
-            wanted(&[]).unwrap().len(),
-            STEPS.len() + suites::SUITES.len() + 1
-        );
+        assert!(error.contains("escapes") && error.contains("conformance"), "{error}");
+        assert_eq!(wanted(&[]).unwrap().len(), STEPS.len() + suites::SUITES.len() + 1);
     }
 }

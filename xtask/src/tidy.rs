@@ -30,20 +30,11 @@ const RULES: [(&str, Rule); 12] = [
     ("every layer has an escape test", coverage::layers),
     ("every specified number has a test", coverage::specification),
     ("every threat has a test", coverage::threat_model),
-    (
-        "documents are short and their links resolve",
-        documents::lengths_and_links,
-    ),
+    ("documents are short and their links resolve", documents::lengths_and_links),
     ("no registry address", documents::no_registry_address),
 ];
 /// Directories that are not ours to check.
-const SKIPPED: [&str; 5] = [
-    ".git",
-    "target",
-    "node_modules",
-    "bench-results",
-    "__pycache__",
-];
+const SKIPPED: [&str; 5] = [".git", "target", "node_modules", "bench-results", "__pycache__"];
 /// Larger files are data.
 const LARGEST_BYTES: u64 = 4 << 20;
 
@@ -82,15 +73,8 @@ enum Weight {
 pub(crate) fn run() -> Result<Passed> {
     let counts = check()?;
     counts.why.iter().for_each(shell::say);
-    shell::say(format!(
-        "{} rules kept, {} broken",
-        counts.passed, counts.failed
-    ));
-    Ok(if counts.failed == 0 {
-        Passed::Yes
-    } else {
-        Passed::No
-    })
+    shell::say(format!("{} rules kept, {} broken", counts.passed, counts.failed));
+    Ok(if counts.failed == 0 { Passed::Yes } else { Passed::No })
 }
 
 /// One count per rule.
@@ -98,9 +82,8 @@ pub(crate) fn check() -> Result<Counts> {
     let tree = Tree::read(&shell::repo_root())?;
     let mut counts = Counts::default();
     for (name, rule) in RULES {
-        let (failures, warnings): (Vec<_>, Vec<_>) = rule(&tree)
-            .into_iter()
-            .partition(|finding| finding.weight == Weight::Failure);
+        let (failures, warnings): (Vec<_>, Vec<_>) =
+            rule(&tree).into_iter().partition(|finding| finding.weight == Weight::Failure);
         for warning in warnings {
             shell::say(format!("warning: {}: {}", warning.place, warning.what));
         }
@@ -110,9 +93,7 @@ pub(crate) fn check() -> Result<Counts> {
             counts.failed += 1;
         }
         counts.why.extend(
-            failures
-                .iter()
-                .map(|found| format!("{name}: {}: {}", found.place, found.what)),
+            failures.iter().map(|found| format!("{name}: {}: {}", found.place, found.what)),
         );
     }
     Ok(counts)
@@ -120,19 +101,11 @@ pub(crate) fn check() -> Result<Counts> {
 
 impl Finding {
     fn failure(place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self {
-            place: place.into(),
-            what: what.into(),
-            weight: Weight::Failure,
-        }
+        Self { place: place.into(), what: what.into(), weight: Weight::Failure }
     }
 
     fn warning(place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self {
-            place: place.into(),
-            what: what.into(),
-            weight: Weight::Warning,
-        }
+        Self { place: place.into(), what: what.into(), weight: Weight::Warning }
     }
 
     fn missing(path: &str) -> Self {
@@ -161,10 +134,7 @@ impl Tree {
             } else if kind.is_file() && entry.metadata()?.len() <= LARGEST_BYTES {
                 let bytes =
                     fs::read(entry.path()).with_context(|| format!("cannot read {path}"))?;
-                self.files.push(File {
-                    path,
-                    text: String::from_utf8(bytes).unwrap_or_default(),
-                });
+                self.files.push(File { path, text: String::from_utf8(bytes).unwrap_or_default() });
             }
         }
         Ok(())
@@ -178,10 +148,7 @@ impl Tree {
     fn has(&self, path: &str) -> bool {
         let below = format!("{path}/");
         path.is_empty()
-            || self
-                .files
-                .iter()
-                .any(|file| file.path == path || file.path.starts_with(&below))
+            || self.files.iter().any(|file| file.path == path || file.path.starts_with(&below))
     }
 
     fn rust(&self) -> impl Iterator<Item = &File> {
@@ -196,13 +163,9 @@ impl Tree {
 #[cfg(test)]
 impl Tree {
     fn of(files: &[(&str, &str)]) -> Self {
-        let file = |(path, text): &(&str, &str)| File {
-            path: (*path).into(),
-            text: (*text).into(),
-        };
-        Self {
-            files: files.iter().map(file).collect(),
-        }
+        let file =
+            |(path, text): &(&str, &str)| File { path: (*path).into(), text: (*text).into() };
+        Self { files: files.iter().map(file).collect() }
     }
 }
 
@@ -221,11 +184,7 @@ mod tests {
     fn a_rule_whose_file_is_missing_fails() {
         let tree = Tree::of(&[]);
         for rule in [coverage::steps, coverage::layers, coverage::specification] {
-            assert!(
-                rule(&tree)
-                    .iter()
-                    .any(|found| found.what.contains("does not exist"))
-            );
+            assert!(rule(&tree).iter().any(|found| found.what.contains("does not exist")));
         }
     }
 }

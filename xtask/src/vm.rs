@@ -52,10 +52,7 @@ const RECIPE: u32 = 1;
 pub(crate) fn run(only: &[String]) -> Result<Counts> {
     prereqs::provide_these(&NEEDED)?;
     let belljar = build_belljar()?;
-    let target = belljar
-        .ancestors()
-        .nth(2)
-        .context("cargo built into no target directory")?;
+    let target = belljar.ancestors().nth(2).context("cargo built into no target directory")?;
     let guest = Guest::provide(&target.join("vm"))?;
     let first_files = guest.first_files(&belljar, only)?;
     libtest(guest.boot(&first_files), BOOT_LIMIT)
@@ -69,9 +66,7 @@ struct Guest {
 
 impl Guest {
     fn provide(directory: &Path) -> Result<Self> {
-        let guest = Self {
-            directory: directory.to_owned(),
-        };
+        let guest = Self { directory: directory.to_owned() };
         let recipe = recipe()?;
         // Written last, so a recipe that matches means files that are whole.
         let stamp = guest.path("recipe");
@@ -113,11 +108,7 @@ impl Guest {
         shell::run(apt_get.args(["download", "--quiet=2", &download]))?;
         let archive = find(&self.directory, |name| name.ends_with(".deb"))?;
         let unpacked = self.path("kernel");
-        shell::run(
-            shell::command("dpkg-deb")
-                .arg("-x")
-                .args([&archive, &unpacked]),
-        )?;
+        shell::run(shell::command("dpkg-deb").arg("-x").args([&archive, &unpacked]))?;
         let image = find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz-"))?;
         fs::rename(image, self.path("vmlinuz"))?;
         let modules = self.path("modules");
@@ -181,8 +172,7 @@ impl Guest {
         let stripped = top.join("payload/belljar");
         shell::run(shell::command("strip").arg("-o").args([&stripped, belljar]))?;
         let mut pack = shell::command("/bin/sh");
-        pack.current_dir(&top)
-            .args(["-c", "find . | cpio --quiet -o -H newc > ../first.cpio"]);
+        pack.current_dir(&top).args(["-c", "find . | cpio --quiet -o -H newc > ../first.cpio"]);
         shell::run(&mut pack)?;
         Ok(self.path("first.cpio"))
     }
@@ -198,10 +188,7 @@ impl Guest {
             .arg("-initrd")
             .arg(first_files)
             .arg("-drive")
-            .arg(format!(
-                "file={},format=raw,if=virtio,snapshot=on",
-                self.path("disk").display()
-            ))
+            .arg(format!("file={},format=raw,if=virtio,snapshot=on", self.path("disk").display()))
             .args([
                 "-append",
                 "console=ttyS0 quiet loglevel=3 mitigations=off panic=-1 systemd.show_status=no",
@@ -213,9 +200,7 @@ impl Guest {
 /// What the guest is made from, as text.
 fn recipe() -> Result<String> {
     let suite = codename()?;
-    Ok(format!(
-        "{RECIPE} {suite} {KERNEL} {GUEST_PACKAGES} {DISK_SIZE}\n"
-    ))
+    Ok(format!("{RECIPE} {suite} {KERNEL} {GUEST_PACKAGES} {DISK_SIZE}\n"))
 }
 
 /// The guest is the same release as this host: what was built here must find its libraries there.
@@ -238,10 +223,6 @@ fn find(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<PathBuf> {
         fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     paths
-        .find(|path| {
-            path.file_name()
-                .and_then(|name| name.to_str())
-                .is_some_and(&fits)
-        })
+        .find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(&fits))
         .with_context(|| format!("what was wanted is not in {}", directory.display()))
 }

@@ -144,15 +144,11 @@ pub enum Attempt {
 
 impl Attempt {
     fn allowed(detail: impl Into<String>) -> Result<Attempt, Errno> {
-        Ok(Attempt::Allowed {
-            detail: detail.into(),
-        })
+        Ok(Attempt::Allowed { detail: detail.into() })
     }
 
     fn hidden(detail: impl Into<String>) -> Result<Attempt, Errno> {
-        Ok(Attempt::Hidden {
-            detail: detail.into(),
-        })
+        Ok(Attempt::Hidden { detail: detail.into() })
     }
 
     fn not_applicable(why: impl Into<String>) -> Attempt {
@@ -247,14 +243,8 @@ pub fn judge(probe: &Probe, level: &str, attempt: &Attempt) -> Finding {
 /// Judges an attempt made outside, by the user of that id.
 pub fn shown(probe: &Probe, user: u32, attempt: &Attempt) -> Shown {
     /// The kernel was built without it, or the file systems of this host rule it out.
-    const LACKING: [&str; 6] = [
-        "ENOSYS",
-        "EAFNOSUPPORT",
-        "EPROTONOSUPPORT",
-        "EOPNOTSUPP",
-        "EXDEV",
-        "ENODEV",
-    ];
+    const LACKING: [&str; 6] =
+        ["ENOSYS", "EAFNOSUPPORT", "EPROTONOSUPPORT", "EOPNOTSUPP", "EXDEV", "ENODEV"];
     match attempt {
         Attempt::Allowed { .. } => Shown::Works,
         Attempt::NotApplicable { .. } => Shown::NotHere,
@@ -279,14 +269,10 @@ pub fn shown(probe: &Probe, user: u32, attempt: &Attempt) -> Shown {
 pub fn attempt(name: &str, fixture: &Fixture) -> Option<Attempt> {
     let probe = find(name)?;
     if let (Control::Unsafe(why), None) = (probe.control, expected(probe, &fixture.level)) {
-        return Some(Attempt::not_applicable(format!(
-            "not tried without its layer: {why}"
-        )));
+        return Some(Attempt::not_applicable(format!("not tried without its layer: {why}")));
     }
     let tried = (probe.act)(fixture);
-    Some(tried.unwrap_or_else(|errno| Attempt::Refused {
-        errno: errno.name().to_owned(),
-    }))
+    Some(tried.unwrap_or_else(|errno| Attempt::Refused { errno: errno.name().to_owned() }))
 }
 
 /// Makes every attempt, each in a child of its own, and writes a [`Line`] of JSON for each at once:
@@ -296,10 +282,7 @@ pub fn attempt_all(fixture: &Fixture, mut out: impl Write) -> io::Result<()> {
     let mut fixture = fixture.clone();
     fixture.open_at_start = Some(special::open_descriptors(fixture::MOST_DESCRIPTORS));
     for probe in CATALOGUE {
-        let line = Line {
-            probe: probe.name.to_owned(),
-            attempt: attempt_apart(probe, &fixture),
-        };
+        let line = Line { probe: probe.name.to_owned(), attempt: attempt_apart(probe, &fixture) };
         fixture.clear_scratch();
         serde_json::to_writer(&mut out, &line)?;
         out.write_all(b"\n")?;
@@ -318,9 +301,7 @@ fn attempt_apart(probe: &Probe, fixture: &Fixture) -> Attempt {
     match ended {
         Ok(Ended::Answered(json)) => serde_json::from_slice(&json)
             .unwrap_or_else(|error| unanswered(format!("cannot read its answer: {error}"))),
-        Ok(Ended::Signaled(signal)) => Attempt::Killed {
-            signal: signal.to_owned(),
-        },
+        Ok(Ended::Signaled(signal)) => Attempt::Killed { signal: signal.to_owned() },
         Ok(Ended::Silent(code)) => unanswered(format!("left with code {code} and no answer")),
         Ok(Ended::Stalled) => unanswered(format!("no answer in {} s", probe.bound.as_secs())),
         Err(error) => unanswered(format!("cannot start a process for it: {error}")),
@@ -330,23 +311,15 @@ fn attempt_apart(probe: &Probe, fixture: &Fixture) -> Attempt {
 /// Pairs the printed lines with the catalogue. A sandbox that ended early was ended by the first
 /// probe without a line: `ended_by` names the signal, if any. What comes after it is unanswered.
 pub fn collect(printed: &str, ended_by: Option<&str>) -> Vec<(&'static Probe, Attempt)> {
-    let lines: Vec<Line> = printed
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect();
+    let lines: Vec<Line> =
+        printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let mut ended_by = ended_by;
     let answer = |probe: &'static Probe| {
         let line = lines.iter().find(|line| line.probe == probe.name);
-        let made = line
-            .map(|line| line.attempt.clone())
-            .unwrap_or_else(|| match ended_by.take() {
-                Some(signal) => Attempt::Killed {
-                    signal: signal.to_owned(),
-                },
-                None => Attempt::Unanswered {
-                    why: "the sandbox ended before it".to_owned(),
-                },
-            });
+        let made = line.map(|line| line.attempt.clone()).unwrap_or_else(|| match ended_by.take() {
+            Some(signal) => Attempt::Killed { signal: signal.to_owned() },
+            None => Attempt::Unanswered { why: "the sandbox ended before it".to_owned() },
+        });
         (probe, made)
     };
     CATALOGUE.iter().map(answer).collect()
@@ -370,10 +343,7 @@ pub fn main_inside(args: &[OsString]) -> u8 {
     } else {
         fixture.open_at_start = Some(special::open_descriptors(fixture::MOST_DESCRIPTORS));
         let Some(probe) = find(which) else { return 2 };
-        let line = Line {
-            probe: which.to_owned(),
-            attempt: attempt_apart(probe, &fixture),
-        };
+        let line = Line { probe: which.to_owned(), attempt: attempt_apart(probe, &fixture) };
         fixture.clear_scratch();
         serde_json::to_writer(&mut out, &line)
             .map_err(io::Error::from)
@@ -390,12 +360,7 @@ impl Probe {
         what: &'static str,
         act: Act,
     ) -> Self {
-        let promise = Promise {
-            none: None,
-            basic: None,
-            standard: None,
-            strict: None,
-        };
+        let promise = Promise { none: None, basic: None, standard: None, strict: None };
         Probe {
             name,
             category,

@@ -33,11 +33,7 @@ impl Default for Budget {
     /// One run for each core, no other bound than those of the requests.
     fn default() -> Self {
         let parallel = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        Self {
-            parallel,
-            cpu: None,
-            wall: None,
-        }
+        Self { parallel, cpu: None, wall: None }
     }
 }
 
@@ -162,11 +158,7 @@ impl Batch {
         if let Some(Ok((index, reserved, result))) = self.running.join_next().await {
             self.cpu_reserved_ms -= reserved;
             let used = result.as_ref().map_or(0, |outcome| {
-                outcome
-                    .limits
-                    .get("cpu_ms")
-                    .and_then(|one| one.used)
-                    .unwrap_or(reserved)
+                outcome.limits.get("cpu_ms").and_then(|one| one.used).unwrap_or(reserved)
             });
             self.cpu_used_ms = self.cpu_used_ms.saturating_add(used);
             self.results.insert(index, result);
@@ -183,9 +175,6 @@ impl Batch {
 
 /// The most CPU time that a request can use; one that cannot be resolved uses none.
 fn cpu_limit(request: &Result<RunRequest, SpecError>) -> u64 {
-    let limits = request
-        .as_ref()
-        .ok()
-        .and_then(|request| request.limits.resolve().ok());
+    let limits = request.as_ref().ok().and_then(|request| request.limits.resolve().ok());
     limits.map_or(0, |limits| limits.cpu_ms)
 }

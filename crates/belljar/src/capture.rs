@@ -45,11 +45,7 @@ impl Capture {
 
     pub(crate) fn finish(self) -> Captured {
         let kept = (self.head.len() + self.tail.len()) as u64;
-        Captured {
-            head: self.head,
-            tail: self.tail.into(),
-            dropped_bytes: self.total_bytes - kept,
-        }
+        Captured { head: self.head, tail: self.tail.into(), dropped_bytes: self.total_bytes - kept }
     }
 }
 
@@ -73,10 +69,7 @@ mod tests {
     #[test]
     fn head_and_tail_survive_and_the_middle_is_counted() {
         let kept = keep(6, &[b"abcdef", b"ghij", b"klmnopqrstuvwxyz"]);
-        assert_eq!(
-            (kept.head.as_slice(), kept.tail.as_slice()),
-            (&b"abc"[..], &b"xyz"[..])
-        );
+        assert_eq!((kept.head.as_slice(), kept.tail.as_slice()), (&b"abc"[..], &b"xyz"[..]));
         assert_eq!(kept.dropped_bytes, 20);
     }
 

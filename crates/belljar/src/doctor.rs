@@ -45,9 +45,7 @@ pub struct Fact {
 impl Diagnosis {
     /// Whether the default level works: what doctor's exit code says.
     pub fn standard_works(&self) -> bool {
-        self.levels
-            .iter()
-            .any(|one| one.level == Level::Standard && one.works)
+        self.levels.iter().any(|one| one.level == Level::Standard && one.works)
     }
 }
 
@@ -69,10 +67,7 @@ pub async fn diagnose(engine: &Engine) -> Diagnosis {
 }
 
 async fn try_level(engine: &Engine, level: Level, host: &[Fact]) -> LevelState {
-    let request = RunRequest {
-        level,
-        ..RunRequest::command(["true"])
-    };
+    let request = RunRequest { level, ..RunRequest::command(["true"]) };
     let problem = match engine.run(request).await {
         Ok(outcome) if outcome.ok() => None,
         Ok(outcome) => Some(format!("a trial run ended with {:?}", outcome.verdict)),
@@ -83,12 +78,7 @@ async fn try_level(engine: &Engine, level: Level, host: &[Fact]) -> LevelState {
         Some(_) if level == Level::Maximum => Vec::new(),
         Some(_) => host.iter().filter_map(|fact| fact.fix.clone()).collect(),
     };
-    LevelState {
-        level,
-        works: problem.is_none(),
-        problem,
-        fixes,
-    }
+    LevelState { level, works: problem.is_none(), problem, fixes }
 }
 
 fn facts(engine: &Engine) -> Vec<Fact> {
@@ -103,11 +93,7 @@ fn facts(engine: &Engine) -> Vec<Fact> {
 }
 
 fn fact(name: &str, found: impl Into<String>, fix: Option<String>) -> Fact {
-    Fact {
-        name: name.to_owned(),
-        found: found.into(),
-        fix,
-    }
+    Fact { name: name.to_owned(), found: found.into(), fix }
 }
 
 /// What each ABI still leaves open, so that nobody takes Landlock for more than it is there.
@@ -120,30 +106,19 @@ fn landlock(abi: Option<u32>) -> Fact {
     for (since, gap) in [
         (3, "truncation"),
         (5, "device ioctls"),
-        (
-            6,
-            "signals and abstract sockets: basic needs --allow-missing scopes",
-        ),
+        (6, "signals and abstract sockets: basic needs --allow-missing scopes"),
     ] {
         if abi < since {
             open.push(gap);
         }
     }
-    fact(
-        "landlock",
-        format!("ABI {abi}; leaves open: {}", open.join(", ")),
-        None,
-    )
+    fact("landlock", format!("ABI {abi}; leaves open: {}", open.join(", ")), None)
 }
 
 /// The switches by which distributions keep user namespaces from ordinary users.
 fn user_namespaces() -> Fact {
     let name = "user namespaces";
-    let read = |path: &str| {
-        fs::read_to_string(path)
-            .ok()
-            .map(|text| text.trim().to_owned())
-    };
+    let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let by_hand = |setting: &str| Some(format!("sudo sysctl -w {setting}"));
     if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1")
         && !Path::new(APPARMOR_PROFILE).exists()
@@ -153,11 +128,7 @@ fn user_namespaces() -> Fact {
     }
     if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
         let fix = by_hand("kernel.unprivileged_userns_clone=1");
-        return fact(
-            name,
-            "switched off (kernel.unprivileged_userns_clone = 0)",
-            fix,
-        );
+        return fact(name, "switched off (kernel.unprivileged_userns_clone = 0)", fix);
     }
     if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
         let fix = by_hand("user.max_user_namespaces=15000");
@@ -170,21 +141,13 @@ fn subordinate_ids(uid: u32) -> Fact {
     let name = "subordinate ids";
     if !Path::new("/usr/bin/newuidmap").exists() {
         let fix = "sudo apt-get install uidmap".to_owned();
-        return fact(
-            name,
-            "newuidmap is not installed; strict needs it",
-            Some(fix),
-        );
+        return fact(name, "newuidmap is not installed; strict needs it", Some(fix));
     }
     match crate::native::subordinate_ranges(uid) {
         Some((start, count)) => fact(name, format!("{count} from {start}"), None),
         None => {
             let fix = "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER";
-            fact(
-                name,
-                "no range for this user; strict needs one",
-                Some(fix.to_owned()),
-            )
+            fact(name, "no range for this user; strict needs one", Some(fix.to_owned()))
         }
     }
 }
@@ -193,22 +156,14 @@ fn cgroups(engine: &Engine) -> Fact {
     let cgroups = &engine.host().cgroups;
     let fix = "sudo belljar doctor --fix --user $USER, or run with --allow-missing cgroup";
     let missing = matches!(cgroups, Cgroups::None(_));
-    fact(
-        "cgroups",
-        cgroups.to_string(),
-        missing.then(|| fix.to_owned()),
-    )
+    fact("cgroups", cgroups.to_string(), missing.then(|| fix.to_owned()))
 }
 
 fn languages(engine: &Engine) -> Vec<Fact> {
     let describe = |language: &crate::languages::Language| match language.find() {
         Ok(found) => {
             let version = language.probe_version(&found).unwrap_or_default();
-            fact(
-                &language.name,
-                format!("{version} {}", found.path.display()),
-                None,
-            )
+            fact(&language.name, format!("{version} {}", found.path.display()), None)
         }
         Err(error) => fact(&language.name, "not installed", Some(error.reason)),
     };
@@ -231,28 +186,15 @@ pub struct Fix {
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Write a file, then run a command that makes it count.
-    File {
-        path: PathBuf,
-        contents: String,
-        then: Vec<String>,
-    },
+    File { path: PathBuf, contents: String, then: Vec<String> },
     /// Make a directory of the cgroup tree and give it to a user. Does not survive a reboot.
-    Delegate {
-        directory: PathBuf,
-        uid: u32,
-        gid: u32,
-    },
+    Delegate { directory: PathBuf, uid: u32, gid: u32 },
 }
 
 /// What is missing for ordinary users on this host; `user` is who cgroups are delegated to.
 pub fn fixes(root: &Path, binary: &Path, user: Option<(u32, u32)>) -> Vec<Fix> {
     let at = |path: &str| root.join(path.trim_start_matches('/'));
-    let setting = |path: &str| {
-        fs::read_to_string(at(path))
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
+    let setting = |path: &str| fs::read_to_string(at(path)).unwrap_or_default().trim().to_owned();
     let mut fixes = Vec::new();
     let mut add_file = |why: &str, path: &str, contents: String, then: &[&str]| {
         let change = Change::File {
@@ -260,10 +202,7 @@ pub fn fixes(root: &Path, binary: &Path, user: Option<(u32, u32)>) -> Vec<Fix> {
             contents,
             then: then.iter().map(|word| (*word).to_owned()).collect(),
         };
-        fixes.push(Fix {
-            why: why.to_owned(),
-            change,
-        });
+        fixes.push(Fix { why: why.to_owned(), change });
     };
     if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1"
         && !at(APPARMOR_PROFILE).exists()
@@ -287,12 +226,7 @@ pub fn fixes(root: &Path, binary: &Path, user: Option<(u32, u32)>) -> Vec<Fix> {
     if systemd && !at(DELEGATE_FILE).exists() {
         let why = "systemd delegates memory and pids to users by default, but not always cpu";
         let contents = "[Service]\nDelegate=cpu memory pids\n".to_owned();
-        add_file(
-            why,
-            DELEGATE_FILE,
-            contents,
-            &["systemctl", "daemon-reload"],
-        );
+        add_file(why, DELEGATE_FILE, contents, &["systemctl", "daemon-reload"]);
     }
     if let (false, Some((uid, gid))) = (systemd, user) {
         fixes.extend(delegations(root, uid, gid));
@@ -313,19 +247,13 @@ fn apparmor_profile(binary: &Path) -> String {
 fn delegations(root: &Path, uid: u32, gid: u32) -> Vec<Fix> {
     let top = root.join("sys/fs/cgroup");
     let v1 = ["memory", "pids", "cpu", "cpuacct", "cpu,cpuacct"].map(|name| top.join(name));
-    let present = v1
-        .into_iter()
-        .filter(|path| path.is_dir() && !path.is_symlink());
+    let present = v1.into_iter().filter(|path| path.is_dir() && !path.is_symlink());
     present
         .map(|path| path.join("belljar").join(uid.to_string()))
         .filter(|path| !path.exists())
         .map(|directory| Fix {
             why: "no cgroup is delegated to this user (until the next reboot)".to_owned(),
-            change: Change::Delegate {
-                directory,
-                uid,
-                gid,
-            },
+            change: Change::Delegate { directory, uid, gid },
         })
         .collect()
 }
@@ -333,11 +261,7 @@ fn delegations(root: &Path, uid: u32, gid: u32) -> Vec<Fix> {
 /// Carries out one fix. The caller has shown it and was told to go on.
 pub fn apply(fix: &Fix) -> std::io::Result<()> {
     match &fix.change {
-        Change::File {
-            path,
-            contents,
-            then,
-        } => {
+        Change::File { path, contents, then } => {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
             }
@@ -353,11 +277,7 @@ pub fn apply(fix: &Fix) -> std::io::Result<()> {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             Err(std::io::Error::other(format!("{program} failed: {said}")))
         }
-        Change::Delegate {
-            directory,
-            uid,
-            gid,
-        } => {
+        Change::Delegate { directory, uid, gid } => {
             fs::create_dir_all(directory)?;
             let owner = (Some(*uid), Some(*gid));
             std::os::unix::fs::chown(directory, owner.0, owner.1)?;
@@ -407,13 +327,7 @@ mod tests {
         let restricted = "proc/sys/kernel/apparmor_restrict_unprivileged_userns";
         let host = Fake::new("apparmor", &[(restricted, "1\n")]);
         let fixes = fixes(&host.0, Path::new("/opt/belljar"), None);
-        let [
-            Fix {
-                change: Change::File { contents, then, .. },
-                ..
-            },
-        ] = &fixes[..]
-        else {
+        let [Fix { change: Change::File { contents, then, .. }, .. }] = &fixes[..] else {
             panic!("{fixes:?}");
         };
         assert!(contents.contains("profile belljar /opt/belljar flags=(unconfined)"));
@@ -422,18 +336,11 @@ mod tests {
 
     #[test]
     fn a_fix_that_is_in_place_is_not_offered_again() {
-        let host = Fake::new(
-            "again",
-            &[("proc/sys/kernel/unprivileged_userns_clone", "0\n")],
-        );
+        let host = Fake::new("again", &[("proc/sys/kernel/unprivileged_userns_clone", "0\n")]);
         let binary = Path::new("/usr/bin/belljar");
         let offered = fixes(&host.0, binary, None);
         assert_eq!(offered.len(), 1);
-        fs::write(
-            host.0.join("proc/sys/kernel/unprivileged_userns_clone"),
-            "1",
-        )
-        .unwrap();
+        fs::write(host.0.join("proc/sys/kernel/unprivileged_userns_clone"), "1").unwrap();
         assert_eq!(fixes(&host.0, binary, None), []);
     }
 
@@ -441,25 +348,12 @@ mod tests {
     fn without_systemd_each_hierarchy_is_delegated_to_the_user() {
         let host = Fake::new(
             "v1",
-            &[
-                ("sys/fs/cgroup/memory/tasks", ""),
-                ("sys/fs/cgroup/pids/tasks", ""),
-            ],
+            &[("sys/fs/cgroup/memory/tasks", ""), ("sys/fs/cgroup/pids/tasks", "")],
         );
         let fixes = fixes(&host.0, Path::new("/usr/bin/belljar"), Some((1000, 1000)));
         assert_eq!(fixes.len(), 2);
         let systemd = Fake::new("systemd", &[("run/systemd/system/x", "")]);
-        let fixes = super::fixes(
-            &systemd.0,
-            Path::new("/usr/bin/belljar"),
-            Some((1000, 1000)),
-        );
-        assert!(matches!(
-            &fixes[..],
-            [Fix {
-                change: Change::File { .. },
-                ..
-            }]
-        ));
+        let fixes = super::fixes(&systemd.0, Path::new("/usr/bin/belljar"), Some((1000, 1000)));
+        assert!(matches!(&fixes[..], [Fix { change: Change::File { .. }, .. }]));
     }
 }

@@ -15,9 +15,9 @@ use crate::model::outcome::{Outcome, Stream};
 use crate::model::receipt::{Receipt, Versions};
 use crate::model::request::RunRequest;
 use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
+use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
-use crate::native::alive::Alive;
 use crate::native::run::{Finished, Keeper};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
@@ -54,11 +54,7 @@ impl Default for Config {
             .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
-        Self {
-            launcher: PathBuf::from("/proc/self/exe"),
-            language_directories,
-            fault: None,
-        }
+        Self { launcher: PathBuf::from("/proc/self/exe"), language_directories, fault: None }
     }
 }
 
@@ -77,12 +73,7 @@ impl Engine {
         let languages = Languages::load(&config.language_directories)?;
         let host = Host::look();
         native::sweep(&host);
-        Ok(Self {
-            config,
-            host,
-            languages,
-            alive: Alive::default(),
-        })
+        Ok(Self { config, host, languages, alive: Alive::default() })
     }
 
     /// Waits until every run, those that were dropped too, has ended wholly; for so long at most. Says
@@ -113,10 +104,8 @@ impl Engine {
     /// Checks a request and makes it ready to run; see [`Run`] for output as it comes and results.
     pub fn prepare(&self, request: RunRequest) -> Result<Run<'_>, Error> {
         let language = self.language_of(&request)?;
-        let facts = language.map(|one| LanguageFacts {
-            name: one.name.clone(),
-            file: one.file.clone(),
-        });
+        let facts =
+            language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
         let spec = Spec::resolve(request, facts.as_ref())?;
         if spec.level == Level::Maximum {
             return Err(Error::Unavailable {
@@ -129,13 +118,7 @@ impl Engine {
             Program::Code { .. } => language.map(Language::find).transpose()?,
             Program::Command { .. } => None,
         };
-        Ok(Run {
-            engine: self,
-            spec,
-            language,
-            interpreter,
-            out: None,
-        })
+        Ok(Run { engine: self, spec, language, interpreter, out: None })
     }
 
     fn language_of(&self, request: &RunRequest) -> Result<Option<&Language>, SpecError> {
@@ -145,11 +128,7 @@ impl Engine {
         if let Some(name) = &request.language {
             return self.languages.get(name).map(Some);
         }
-        let name = request
-            .entry
-            .as_ref()
-            .or(request.file_name.as_ref())
-            .map(PathBuf::from);
+        let name = request.entry.as_ref().or(request.file_name.as_ref()).map(PathBuf::from);
         let code = request.code.as_deref().unwrap_or_default();
         self.languages.detect(name.as_deref(), code).map(Some)
     }
@@ -271,9 +250,8 @@ impl Run<'_> {
             layers: &layers,
             output: [finished.stdout.total_bytes(), finished.stderr.total_bytes()],
         };
-        let judged = native::judge(&facts).ok_or(Error::Lost {
-            what: "its init died while the program ran",
-        })?;
+        let judged = native::judge(&facts)
+            .ok_or(Error::Lost { what: "its init died while the program ran" })?;
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);
         let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
@@ -318,10 +296,7 @@ fn known_files(spec: &Spec) -> Vec<Known<'_>> {
 }
 
 /// Microseconds to milliseconds with three digits, for people who compare small runs.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "2^53 microseconds are 285 years"
-)]
+#[expect(clippy::cast_precision_loss, reason = "2^53 microseconds are 285 years")]
 fn milliseconds(micros: u64) -> f64 {
     micros as f64 / 1000.0
 }
@@ -330,21 +305,11 @@ fn milliseconds(micros: u64) -> f64 {
 fn new_id() -> Result<String, Error> {
     const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let mut random = [0u8; 10];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(
-        |errno| Error::Backend {
-            operation: "get randomness",
-            source: errno.into(),
-        },
-    )?;
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::Backend { operation: "get randomness", source: errno.into() })?;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut value = since.as_millis() << 80;
-    value |= random
-        .iter()
-        .fold(0, |sum, byte| sum << 8 | u128::from(*byte));
+    value |= random.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte));
     let digits = (0..26).rev().map(|place| (value >> (place * 5)) & 31);
-    Ok(digits
-        .map(|digit| char::from(ALPHABET[usize::try_from(digit).unwrap_or(0)]))
-        .collect())
+    Ok(digits.map(|digit| char::from(ALPHABET[usize::try_from(digit).unwrap_or(0)])).collect())
 }

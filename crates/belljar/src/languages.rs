@@ -77,12 +77,10 @@ impl Languages {
         };
         let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
-        for path in paths
-            .iter()
-            .filter(|path| path.extension() == Some(OsStr::new("toml")))
-        {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| SpecError::new(path.display().to_string(), error.to_string().trim_end().to_owned()))?;
+        for path in paths.iter().filter(|path| path.extension() == Some(OsStr::new("toml"))) {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                SpecError::new(path.display().to_string(), error.to_string().trim_end().to_owned())
+            })?;
             self.add(&text, &path.display().to_string())?;
         }
         Ok(())
@@ -90,7 +88,10 @@ impl Languages {
 
     fn add(&mut self, text: &str, origin: &str) -> Result<(), SpecError> {
         let language: Language = toml::from_str(text).map_err(|error| {
-            SpecError::new(format!("language file {origin}"), error.to_string().trim_end().to_owned())
+            SpecError::new(
+                format!("language file {origin}"),
+                error.to_string().trim_end().to_owned(),
+            )
         })?;
         if language.commands.is_empty() || language.name.is_empty() {
             let reason = "needs a name and at least one command";
@@ -107,34 +108,26 @@ impl Languages {
 
     /// The language of that name.
     pub fn get(&self, name: &str) -> Result<&Language, SpecError> {
-        self.all
-            .iter()
-            .find(|language| language.name == name)
-            .ok_or_else(|| {
-                let known: Vec<&str> = self.all.iter().map(|one| one.name.as_str()).collect();
-                SpecError::new(
-                    "language",
-                    format!(
-                        "\"{name}\" is not known here: use {}, or add a language file",
-                        known.join(", ")
-                    ),
-                )
-            })
+        self.all.iter().find(|language| language.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.all.iter().map(|one| one.name.as_str()).collect();
+            SpecError::new(
+                "language",
+                format!(
+                    "\"{name}\" is not known here: use {}, or add a language file",
+                    known.join(", ")
+                ),
+            )
+        })
     }
 
     /// The language of a file, by its extension or its `#!` line.
     pub fn detect(&self, path: Option<&Path>, code: &str) -> Result<&Language, SpecError> {
         let extension = path.and_then(Path::extension).and_then(OsStr::to_str);
-        let by_extension = extension.and_then(|one| {
-            self.all
-                .iter()
-                .find(|l| l.extensions.iter().any(|e| e == one))
-        });
+        let by_extension = extension
+            .and_then(|one| self.all.iter().find(|l| l.extensions.iter().any(|e| e == one)));
         let by_shebang = || {
             let name = shebang(code)?;
-            self.all
-                .iter()
-                .find(|language| language.shebangs.iter().any(|one| one == name))
+            self.all.iter().find(|language| language.shebangs.iter().any(|one| one == name))
         };
         by_extension.or_else(by_shebang).ok_or_else(|| {
             let what = path.map_or("the code".to_owned(), |path| path.display().to_string());
@@ -152,15 +145,10 @@ impl Languages {
 /// The interpreter's name in a `#!` line, without directory, `env` and version.
 fn shebang(code: &str) -> Option<&str> {
     let line = code.lines().next()?.strip_prefix("#!")?;
-    let mut words = line
-        .split_ascii_whitespace()
-        .map(|word| word.rsplit('/').next().unwrap_or(word));
+    let mut words =
+        line.split_ascii_whitespace().map(|word| word.rsplit('/').next().unwrap_or(word));
     let first = words.next()?;
-    let name = if first == "env" {
-        words.find(|word| !word.starts_with('-'))?
-    } else {
-        first
-    };
+    let name = if first == "env" { words.find(|word| !word.starts_with('-'))? } else { first };
     Some(name.trim_end_matches(|one: char| one.is_ascii_digit() || one == '.'))
         .filter(|short| !short.is_empty())
 }
@@ -176,16 +164,9 @@ impl Language {
             std::env::split_paths(&path).find_map(|dir| executable(&dir.join(command)))
         });
         let path = found.ok_or_else(|| {
-            let hint = if self.install.is_empty() {
-                "install it"
-            } else {
-                &self.install
-            };
+            let hint = if self.install.is_empty() { "install it" } else { &self.install };
             let name = &self.name;
-            SpecError::new(
-                "language",
-                format!("{name} is not installed on this host: {hint}"),
-            )
+            SpecError::new("language", format!("{name} is not installed on this host: {hint}"))
         })?;
         let prefix = self.prefix.clone().or_else(|| prefix_of(&path));
         Ok(Interpreter { path, prefix })
@@ -197,15 +178,10 @@ impl Language {
     pub fn probe_version(&self, interpreter: &Interpreter) -> Option<String> {
         let args: Vec<std::ffi::OsString> = self.version.iter().map(Into::into).collect();
         let output = belljar_sys::spawn::output(&interpreter.path, &args).ok()?;
-        let text = if output.stdout.is_empty() {
-            output.stderr
-        } else {
-            output.stdout
-        };
+        let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
         let text = String::from_utf8_lossy(&text).into_owned();
         let word = text.lines().next()?.split_ascii_whitespace().find(|word| {
-            word.trim_start_matches('v')
-                .starts_with(|one: char| one.is_ascii_digit())
+            word.trim_start_matches('v').starts_with(|one: char| one.is_ascii_digit())
         })?;
         Some(word.trim_start_matches('v').to_owned())
     }
@@ -218,8 +194,7 @@ fn executable(path: &Path) -> Option<PathBuf> {
     let is_script = || {
         let mut start = [0; 2];
         let file = std::fs::File::open(path).ok();
-        file.and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start).ok())
-            .is_some()
+        file.and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start).ok()).is_some()
             && &start == b"#!"
     };
     (runs && !is_script()).then(|| path.to_owned())
@@ -228,10 +203,7 @@ fn executable(path: &Path) -> Option<PathBuf> {
 /// For an interpreter outside the standard tree: the directory above its `bin`.
 fn prefix_of(path: &Path) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
-    if ["/usr", "/bin", "/sbin", "/lib"]
-        .iter()
-        .any(|standard| real.starts_with(standard))
-    {
+    if ["/usr", "/bin", "/sbin", "/lib"].iter().any(|standard| real.starts_with(standard)) {
         return None;
     }
     let directory = real.parent()?;
@@ -253,22 +225,13 @@ mod tests {
     fn a_language_is_told_by_extension_then_by_shebang() {
         let all = languages();
         let detect = |path: &str, code: &str| {
-            all.detect(Some(Path::new(path)), code)
-                .map(|one| one.name.clone())
+            all.detect(Some(Path::new(path)), code).map(|one| one.name.clone())
         };
         assert_eq!(detect("a.py", "").unwrap(), "python");
         assert_eq!(detect("a.mjs", "").unwrap(), "node");
-        assert_eq!(
-            detect("tool", "#!/usr/bin/env -S python3.11 -u\n").unwrap(),
-            "python"
-        );
+        assert_eq!(detect("tool", "#!/usr/bin/env -S python3.11 -u\n").unwrap(), "python");
         assert_eq!(detect("tool", "#!/bin/sh\n").unwrap(), "bash");
-        assert!(
-            detect("tool", "print(1)")
-                .unwrap_err()
-                .reason
-                .contains("--language")
-        );
+        assert!(detect("tool", "print(1)").unwrap_err().reason.contains("--language"));
     }
 
     #[test]
@@ -280,10 +243,7 @@ mod tests {
         std::fs::write(directory.join("perl.toml"), text).unwrap();
         let all = Languages::load(std::slice::from_ref(&directory)).unwrap();
         std::fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(
-            all.detect(Some(Path::new("x.pl")), "").unwrap().name,
-            "perl"
-        );
+        assert_eq!(all.detect(Some(Path::new("x.pl")), "").unwrap().name, "perl");
     }
 
     #[test]

@@ -47,7 +47,9 @@ impl Known<'_> {
         match &self.was {
             Was::Bytes(bytes) => same(&mut &bytes[..], file),
             // One that the host changed or removed since is worth copying.
-            Was::CopyOf(path) => File::open(path).map_or(Ok(false), |mut host| same(&mut host, file)),
+            Was::CopyOf(path) => {
+                File::open(path).map_or(Ok(false), |mut host| same(&mut host, file))
+            }
         }
     }
 }
@@ -77,11 +79,7 @@ pub(crate) fn copy_out(
     known: &[Known<'_>],
 ) -> io::Result<CopiedOut> {
     prepare(target)?;
-    let mut copy = Copy {
-        known,
-        done: CopiedOut::default(),
-        entries: 0,
-    };
+    let mut copy = Copy { known, done: CopiedOut::default(), entries: 0 };
     let open = open_directory(workspace, ".")?;
     copy.directory(&open, target, Path::new(""), 0)?;
     Ok(copy.done)
@@ -188,28 +186,18 @@ impl Copy<'_> {
             }
             source.rewind()?;
         }
-        let mut target = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(to)?;
+        let mut target = fs::OpenOptions::new().write(true).create_new(true).open(to)?;
         self.done.bytes += io::copy(&mut source, &mut target)?;
         self.done.files += 1;
         // Only "may be executed" survives of the mode: no setuid, setgid, sticky, nor closed files.
-        let mode = if stat.st_mode & 0o100 == 0 {
-            0o644
-        } else {
-            0o755
-        };
+        let mode = if stat.st_mode & 0o100 == 0 { 0o644 } else { 0o755 };
         rustix::fs::fchmod(&target, Mode::from_raw_mode(mode))?;
         Ok(())
     }
 
     fn skip(&mut self, path: &Path, reason: &str) {
         let path = path.to_string_lossy().into_owned();
-        self.done.skipped.push(Skipped {
-            path,
-            reason: reason.to_owned(),
-        });
+        self.done.skipped.push(Skipped { path, reason: reason.to_owned() });
     }
 }
 
@@ -235,26 +223,14 @@ mod tests {
         fs::set_permissions(tree.join("sub/result"), fs::Permissions::from_mode(0o4755)).unwrap();
         symlink("/etc/passwd", tree.join("link")).unwrap();
         symlink("/", tree.join("rootlink")).unwrap();
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            tree.join("fifo"),
-            FileType::Fifo,
-            Mode::RWXU,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, tree.join("fifo"), FileType::Fifo, Mode::RWXU, 0)
+            .unwrap();
         let top = open_directory(rustix::fs::CWD, tree.to_str().unwrap()).unwrap();
-        let known = [Known {
-            path: "main.py".into(),
-            was: Was::Bytes(b"print(1)"),
-        }];
+        let known = [Known { path: "main.py".into(), was: Was::Bytes(b"print(1)") }];
         let done = copy_out(&top, &base.join("out"), &known).unwrap();
         assert_eq!((done.files, done.bytes), (1, 2));
         assert_eq!(done.skipped.len(), 3, "{done:?}");
-        let mode = fs::metadata(base.join("out/sub/result"))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = fs::metadata(base.join("out/sub/result")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o755);
         assert!(!base.join("out/link").exists() && !base.join("out/main.py").exists());
         let again = copy_out(&top, &base.join("out"), &known).unwrap_err();

@@ -95,15 +95,10 @@ pub fn compile(profile: Profile, adjust: &Adjust) -> Result<Vec<Instruction>, Un
         // Known on any architecture is enough: a policy that denies `open` also suits aarch64,
         // where that call does not exist.
         if table::NAMES.binary_search(&name.as_str()).is_err() {
-            return Err(UnknownSyscall {
-                name: name.clone(),
-                nearest: nearest(name),
-            });
+            return Err(UnknownSyscall { name: name.clone(), nearest: nearest(name) });
         }
     }
-    Ok(program::assemble(&NATIVE, |call| {
-        decide(call, profile, adjust)
-    }))
+    Ok(program::assemble(&NATIVE, |call| decide(call, profile, adjust)))
 }
 
 /// Every rule of a profile, in the order of call numbers.
@@ -121,10 +116,7 @@ pub fn rules(profile: Profile) -> impl Iterator<Item = RuleView> {
 
 /// The name of a call by its number on this machine, for events.
 pub fn name(number: u32) -> Option<&'static str> {
-    let place = NATIVE
-        .calls
-        .binary_search_by_key(&number, |call| call.number)
-        .ok()?;
+    let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
     Some(NATIVE.calls[place].name)
 }
 
@@ -137,18 +129,11 @@ struct Machine {
 }
 
 #[cfg(any(target_arch = "x86_64", test))]
-const X86_64: Machine = Machine {
-    audit_arch: 0xc000_003e,
-    calls: table::X86_64_CALLS,
-    x32: true,
-};
+const X86_64: Machine = Machine { audit_arch: 0xc000_003e, calls: table::X86_64_CALLS, x32: true };
 
 #[cfg(any(target_arch = "aarch64", test))]
-const AARCH64: Machine = Machine {
-    audit_arch: 0xc000_00b7,
-    calls: table::AARCH64_CALLS,
-    x32: false,
-};
+const AARCH64: Machine =
+    Machine { audit_arch: 0xc000_00b7, calls: table::AARCH64_CALLS, x32: false };
 
 #[cfg(target_arch = "x86_64")]
 const NATIVE: Machine = X86_64;
@@ -167,11 +152,7 @@ struct Decision {
 
 impl Decision {
     const fn plain(action: Action) -> Decision {
-        Decision {
-            first: None,
-            exceptions: &[],
-            action,
-        }
+        Decision { first: None, exceptions: &[], action }
     }
 }
 
@@ -191,13 +172,7 @@ static NO_UNIX_SOCKET: Exception = Exception {
 /// seqpacket (5) pairs answer EISCONN. Types are listed because the kernel takes SOCK_RAW for
 /// datagrams here.
 static NO_DATAGRAM_PAIR: Exception = Exception {
-    tests: &[Test {
-        argument: 1,
-        width: Width::U32,
-        mask: 0xf,
-        negated: true,
-        values: &[1, 5],
-    }],
+    tests: &[Test { argument: 1, width: Width::U32, mask: 0xf, negated: true, values: &[1, 5] }],
     action: EPERM,
 };
 
@@ -209,11 +184,9 @@ fn decide(call: &Call, profile: Profile, adjust: &Adjust) -> Decision {
         Decision::plain(Action::Allow)
     } else {
         match rule(call, profile) {
-            Some(rule) => Decision {
-                first: None,
-                exceptions: rule.exceptions,
-                action: rule.action,
-            },
+            Some(rule) => {
+                Decision { first: None, exceptions: rule.exceptions, action: rule.action }
+            }
             // Known to the kernel but not to our reviewers.
             None => Decision::plain(EPERM),
         }
@@ -238,9 +211,7 @@ fn rule(call: &Call, profile: Profile) -> Option<&'static Rule> {
 }
 
 fn did_you_mean(nearest: Option<&str>) -> String {
-    nearest
-        .map(|name| format!("; did you mean \"{name}\"?"))
-        .unwrap_or_default()
+    nearest.map(|name| format!("; did you mean \"{name}\"?")).unwrap_or_default()
 }
 
 /// The known name that is at most two typing errors away.

@@ -7,12 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 /// Run code that AI agents write where it can do no harm, and be told the truth about it.
 #[derive(Debug, Parser)]
-#[command(
-    name = "belljar",
-    version,
-    propagate_version = true,
-    max_term_width = 100
-)]
+#[command(name = "belljar", version, propagate_version = true, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: the program's own; 2 bad request, 124 time limit, 125 our fault, \
 126 not executable, 127 not found, 128+n ended by signal n (137 also for memory, disk and output limits)."
@@ -53,11 +48,7 @@ Examples:
 The program works in /workspace, sees no network and nothing of your files but what you give it.")]
 pub(crate) struct Run {
     /// The program: a file, or - for standard input
-    #[arg(
-        value_name = "FILE",
-        required_unless_present = "code",
-        conflicts_with = "code"
-    )]
+    #[arg(value_name = "FILE", required_unless_present = "code", conflicts_with = "code")]
     pub program: Option<PathBuf>,
 
     /// The program as text; Python unless --language says otherwise

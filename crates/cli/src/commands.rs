@@ -25,11 +25,7 @@ pub(crate) async fn dispatch(arguments: Arguments) -> u8 {
 
 /// Ctrl-C, a polite kill or a closed terminal: the sandbox is ended and we say so.
 pub(crate) async fn interrupted() {
-    let kinds = [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-    ];
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
         return std::future::pending().await;
     };

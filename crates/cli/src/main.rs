@@ -14,10 +14,7 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = args::Arguments::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let code = match runtime {
         Ok(runtime) => runtime.block_on(commands::dispatch(arguments)),
         Err(error) => render::trouble(&format!("cannot start the runtime: {error}"), 125),

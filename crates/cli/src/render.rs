@@ -26,10 +26,7 @@ pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
         Verdict::WallTimeLimit { .. } | Verdict::CpuTimeLimit { .. } => TIME,
         Verdict::MemoryLimit { .. } | Verdict::OutputLimit { .. } | Verdict::DiskLimit { .. } => {
             // A program that failed by itself on a full disk keeps its own code.
-            outcome
-                .exit_code
-                .filter(|code| *code != 0)
-                .map_or(KILLED, low_byte)
+            outcome.exit_code.filter(|code| *code != 0).map_or(KILLED, low_byte)
         }
         Verdict::StartFailed { errno } if errno == "ENOENT" => NOT_FOUND,
         Verdict::StartFailed { .. } => NOT_EXECUTABLE,
@@ -226,10 +223,7 @@ const MAX_COLOUR: usize = 32;
 
 impl Terminal {
     fn new(active: bool) -> Self {
-        Self {
-            active,
-            pending: Vec::new(),
-        }
+        Self { active, pending: Vec::new() }
     }
 
     fn rest(&mut self) -> Vec<u8> {
@@ -264,10 +258,7 @@ impl Terminal {
                 },
                 b'\n' | b'\t' | b'\r' => shown.push(*first),
                 // C1 controls in UTF-8 are 0xc2 0x80..0x9f.
-                0xc2 if after
-                    .first()
-                    .is_some_and(|next| (0x80..=0x9f).contains(next)) =>
-                {
+                0xc2 if after.first().is_some_and(|next| (0x80..=0x9f).contains(next)) => {
                     shown.extend_from_slice(b"?");
                     rest = &after[1..];
                 }
@@ -300,32 +291,17 @@ fn colour_length(after: &[u8]) -> Colour {
             _ => return Colour::Other,
         }
     }
-    if after.len() <= MAX_COLOUR {
-        Colour::Unfinished
-    } else {
-        Colour::Other
-    }
+    if after.len() <= MAX_COLOUR { Colour::Unfinished } else { Colour::Other }
 }
 
 /// Text with control characters made visible: file names and messages may hold anything.
 pub(crate) fn visible(text: &str) -> String {
-    text.chars()
-        .map(|one| {
-            if one.is_control() && one != '\n' {
-                '\u{fffd}'
-            } else {
-                one
-            }
-        })
-        .collect()
+    text.chars().map(|one| if one.is_control() && one != '\n' { '\u{fffd}' } else { one }).collect()
 }
 
 /// What went wrong with a run that did not simply exit, in one line; nothing for a plain exit.
 pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
-    let fix = outcome
-        .events
-        .first()
-        .map_or("", |event| event.fix.as_str());
+    let fix = outcome.events.first().map_or("", |event| event.fix.as_str());
     let what = match &outcome.verdict {
         Verdict::Exited { code } => return beside(outcome, *code),
         Verdict::Signaled { signal } => format!("ended by signal {signal}"),
@@ -376,26 +352,19 @@ fn beside(outcome: &Outcome, code: i32) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn filtered(chunks: &[&[u8]]) -> String {
         let mut terminal = Terminal::new(true);
-        let shown: Vec<u8> = chunks
-            .iter()
-            .flat_map(|chunk| terminal.filter(chunk))
-            .collect();
+        let shown: Vec<u8> = chunks.iter().flat_map(|chunk| terminal.filter(chunk)).collect();
         String::from_utf8(shown).unwrap()
     }
 
     #[test]
     fn colours_pass_and_commands_to_the_terminal_do_not() {
-        assert_eq!(
-            filtered(&[b"\x1b[1;31mred\x1b[0m\n"]),
-            "\x1b[1;31mred\x1b[0m\n"
-        );
+        assert_eq!(filtered(&[b"\x1b[1;31mred\x1b[0m\n"]), "\x1b[1;31mred\x1b[0m\n");
         assert_eq!(filtered(&[b"\x1b]52;c;aGk=\x07"]), "^[]52;c;aGk=^G");
         assert_eq!(filtered(&[b"\x1b[2J\x1b[6n"]), "^[[2J^[[6n");
         assert_eq!(filtered(&["\u{9b}2J".as_bytes()]), "?2J");

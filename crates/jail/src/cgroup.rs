@@ -43,9 +43,7 @@ impl Group {
     pub(crate) fn create(plan: &Cgroup) -> std::result::Result<Self, (usize, Errno)> {
         let mut group = Self::default();
         for (index, hierarchy) in plan.hierarchies.iter().enumerate() {
-            group
-                .add(hierarchy, &plan.name)
-                .map_err(|errno| (index, errno))?;
+            group.add(hierarchy, &plan.name).map_err(|errno| (index, errno))?;
         }
         Ok(group)
     }
@@ -86,15 +84,10 @@ impl Group {
         membership: &str,
         controller: Controller,
     ) -> Option<bool> {
-        let index = self
-            .parts
-            .iter()
-            .position(|part| part.controllers.contains(&controller))?;
+        let index = self.parts.iter().position(|part| part.controllers.contains(&controller))?;
         let part = self.parts.get(index)?;
         let knobs = &plan.hierarchies.get(index)?.knobs;
-        let inside = membership
-            .lines()
-            .any(|line| is_in(line, part, controller, &plan.name));
+        let inside = membership.lines().any(|line| is_in(line, part, controller, &plan.name));
         let kept = knobs
             .iter()
             .filter(|knob| knob.file.starts_with(controller.name()))
@@ -114,8 +107,7 @@ impl Group {
 
     /// CPU time used so far by all that ever ran in the group.
     pub(crate) fn cpu_us(&self) -> Option<u64> {
-        self.usage_of(&[Controller::Cpu, Controller::Cpuacct])
-            .cpu_us
+        self.usage_of(&[Controller::Cpu, Controller::Cpuacct]).cpu_us
     }
 
     pub(crate) fn oom_kills(&self) -> u64 {
@@ -134,10 +126,7 @@ impl Group {
 
     /// A descriptor that poll reports when the group runs out of memory.
     pub(crate) fn memory_alarm(&self) -> Result<Option<Alarm>> {
-        let part = self
-            .parts
-            .iter()
-            .find(|part| part.controllers.contains(&Controller::Memory));
+        let part = self.parts.iter().find(|part| part.controllers.contains(&Controller::Memory));
         part.map(Part::memory_alarm).transpose()
     }
 }
@@ -153,9 +142,7 @@ impl Drop for Group {
 
 /// Whether a line of /proc/PID/cgroup (`number:controllers:path`) says that the process is in `name`.
 fn is_in(line: &str, part: &Part, controller: Controller, name: &str) -> bool {
-    let Some((controllers, path)) = line
-        .split_once(':')
-        .and_then(|(_, rest)| rest.split_once(':'))
+    let Some((controllers, path)) = line.split_once(':').and_then(|(_, rest)| rest.split_once(':'))
     else {
         return false;
     };
@@ -170,10 +157,7 @@ fn is_in(line: &str, part: &Part, controller: Controller, name: &str) -> bool {
 #[derive(Debug)]
 pub(crate) enum Alarm {
     /// v1: an eventfd that becomes readable. The control file must stay open.
-    Event(
-        OwnedFd,
-        #[expect(dead_code, reason = "held open for the kernel")] OwnedFd,
-    ),
+    Event(OwnedFd, #[expect(dead_code, reason = "held open for the kernel")] OwnedFd),
     /// v2: `memory.events`, which reports POLLPRI when a number in it changes.
     File(OwnedFd),
 }
@@ -235,19 +219,13 @@ impl Part {
 /// Makes the keeper's own delegated cgroup usable: itself into a leaf, controllers on for the rest.
 fn take_over_own(mount: &Path, controllers: &[Controller]) -> Result<PathBuf> {
     let text = fs::read_to_string("/proc/self/cgroup").map_err(errno)?;
-    let path = text
-        .lines()
-        .find_map(|line| line.strip_prefix("0::/"))
-        .ok_or(Errno::NOENT)?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/")).ok_or(Errno::NOENT)?;
     let own = mount.join(path);
     // v2 lets a cgroup either hold processes or give controllers to its children, never both.
     let leaf = own.join("belljar-keeper");
     fs::create_dir(&leaf).map_err(errno)?;
     write(&leaf, "cgroup.procs", "0")?;
-    let wanted: Vec<String> = controllers
-        .iter()
-        .map(|one| format!("+{}", one.name()))
-        .collect();
+    let wanted: Vec<String> = controllers.iter().map(|one| format!("+{}", one.name())).collect();
     write(&own, "cgroup.subtree_control", &wanted.join(" "))?;
     Ok(own)
 }
@@ -272,22 +250,13 @@ fn read(directory: &Path, file: &str) -> Option<String> {
 
 fn write(directory: &Path, file: &str, value: &str) -> Result<()> {
     // No O_CREAT: a file that the kernel does not offer must be ENOENT, not EACCES or EPERM.
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .open(directory.join(file))
-        .map_err(errno)?;
+    let mut file = fs::OpenOptions::new().write(true).open(directory.join(file)).map_err(errno)?;
     file.write_all(value.as_bytes()).map_err(errno)
 }
 
 /// The number after `key` in a file of `key number` lines.
 fn keyed(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        line.strip_prefix(key)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    })
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 fn remove(path: &Path) {
@@ -302,10 +271,7 @@ fn remove(path: &Path) {
     }
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "used as a function in map_err"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "used as a function in map_err")]
 pub(crate) fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

@@ -70,24 +70,10 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
         }
     };
     let signals = child_signals().at(Step::Fork)?;
-    let Ends {
-        notes,
-        commands,
-        gate,
-        stdio,
-        placed,
-        cgroup_doors,
-    } = ends;
+    let Ends { notes, commands, gate, stdio, placed, cgroup_doors } = ends;
     drop(placed);
     let (locked, init_locked) = crate::wire::control_pair().at(Step::Fork)?;
-    let mut inner = payload::Ends {
-        notes,
-        gate,
-        stdio,
-        cgroup_doors,
-        proc,
-        init_locked,
-    };
+    let mut inner = payload::Ends { notes, gate, stdio, cgroup_doors, proc, init_locked };
     let child = match clone(single, 0).at(Step::Fork)? {
         Cloned::Child => {
             drop(locked);
@@ -95,11 +81,7 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
         }
         Cloned::Parent { child, .. } => child,
     };
-    let notes = inner
-        .notes
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(crate::cgroup::errno);
+    let notes = inner.notes.as_fd().try_clone_to_owned().map_err(crate::cgroup::errno);
     let notes = notes.at(Step::InitLockdown)?;
     inner.stdio = [
         null().at(Step::InitLockdown)?,
@@ -147,9 +129,7 @@ fn build_root(
     die_with_keeper().at(Step::Become)?;
     rustix::system::sethostname(layout.hostname.as_bytes()).at(Step::Hostname)?;
     net::loopback_up().at(Step::Loopback)?;
-    root::build(layout, &sources, |top| {
-        place_all(plan, placed, top, &Identity::Caller)
-    })
+    root::build(layout, &sources, |top| place_all(plan, placed, top, &Identity::Caller))
 }
 
 /// Copies the placed files in. A full disk is found here, before the program runs.
@@ -174,11 +154,7 @@ fn place(
     owner: &Identity,
 ) -> Result<()> {
     let mode = Mode::from_raw_mode(if placed.executable { 0o755 } else { 0o644 });
-    let path: &Path = if absolute {
-        &placed.path
-    } else {
-        root::relative(&placed.path)
-    };
+    let path: &Path = if absolute { &placed.path } else { root::relative(&placed.path) };
     if !absolute {
         root::make_parent(top, path)?;
     } else if let Some(parent) = path.parent() {
@@ -189,10 +165,7 @@ fn place(
     let source = source.try_clone().map_err(crate::cgroup::errno)?;
     copy(&mut File::from(source), &mut target)?;
     if let Identity::Host { uid, gid } = *owner {
-        let (uid, gid) = (
-            rustix::process::Uid::from_raw(uid),
-            rustix::process::Gid::from_raw(gid),
-        );
+        let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
         rustix::fs::fchown(&target, Some(uid), Some(gid))?;
     }
     Ok(())
@@ -205,18 +178,12 @@ fn copy(source: &mut File, target: &mut File) -> Result<()> {
         if read == 0 {
             return Ok(());
         }
-        target
-            .write_all(&buffer[..read])
-            .map_err(crate::cgroup::errno)?;
+        target.write_all(&buffer[..read]).map_err(crate::cgroup::errno)?;
     }
 }
 
 fn open_host_proc() -> Result<OwnedFd> {
-    rustix::fs::open(
-        "/proc",
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
+    rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn null() -> Result<OwnedFd> {
@@ -258,10 +225,7 @@ fn supervise(program: Pid, commands: &OwnedFd, signals: &OwnedFd) -> Result<Seen
     let program = program.as_raw_nonzero().get();
     let mut seen = Seen::default();
     while seen.program.is_none() {
-        let mut fds = [
-            PollFd::new(commands, PollFlags::IN),
-            PollFd::new(signals, PollFlags::IN),
-        ];
+        let mut fds = [PollFd::new(commands, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
         if !fds[0].revents().is_empty() {
             break; // told to end it, or the keeper is gone
@@ -301,11 +265,7 @@ fn end_all(program: RawPid, seen: &mut Seen) -> Result<()> {
             seen.add(&ended, program);
         }
     }
-    if tree::end_descendants() {
-        Ok(())
-    } else {
-        Err(Errno::BUSY)
-    }
+    if tree::end_descendants() { Ok(()) } else { Err(Errno::BUSY) }
 }
 
 /// One ended child; `None` when there is none (left).
@@ -386,7 +346,13 @@ fn largest_file(top: &OwnedFd) -> u64 {
                 FileType::Directory if waiting.len() < 256 => {
                     waiting.extend(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok());
                 }
-                _ => {}
+                FileType::Directory
+                | FileType::Symlink
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => {}
             }
         }
     }

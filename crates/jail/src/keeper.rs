@@ -94,16 +94,12 @@ fn carry_out(control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>)
 fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
     let made = Group::create(cgroup);
     let index = made.as_ref().err().map_or(0, |(index, _)| *index);
-    made.map_err(|(_, errno)| errno)
-        .at_item(Step::Cgroup, index)
+    made.map_err(|(_, errno)| errno).at_item(Step::Cgroup, index)
 }
 
 impl From<Stopped> for Failed {
     fn from(stopped: Stopped) -> Self {
-        Self {
-            stopped,
-            checks: Vec::new(),
-        }
+        Self { stopped, checks: Vec::new() }
     }
 }
 
@@ -136,14 +132,8 @@ impl Keeper {
         let (gate, their_gate) = socket_pair().at(Step::Clone)?;
         // The kernel then tells the sender's pid as we see it, whatever namespace it is in.
         rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;
-        let doors = group
-            .as_ref()
-            .map_or(Ok(Vec::new()), Group::doors)
-            .at(Step::Cgroup)?;
-        let alarm = group
-            .as_ref()
-            .map_or(Ok(None), Group::memory_alarm)
-            .at(Step::Cgroup)?;
+        let doors = group.as_ref().map_or(Ok(Vec::new()), Group::doors).at(Step::Cgroup)?;
+        let alarm = group.as_ref().map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
         let streams_are_pipes = opening.stdio[1..].iter().all(is_pipe);
         let inside = init::Ends {
             notes: their_notes,
@@ -314,10 +304,7 @@ impl Keeper {
         seen.init_died = fired[2] && seen.note.is_none();
         if fired.get(3) == Some(&true) {
             self.quiet_alarm();
-            let killed = self
-                .group
-                .as_ref()
-                .is_some_and(|group| group.oom_kills() > 0);
+            let killed = self.group.as_ref().is_some_and(|group| group.oom_kills() > 0);
             seen.cause = seen.cause.or(killed.then_some(Cause::Memory));
         }
         Ok(seen)
@@ -478,11 +465,7 @@ fn command(control: &OwnedFd) -> Cause {
 }
 
 fn ended(ending: &Ending) -> End {
-    if ending.exited {
-        End::Exited(ending.value)
-    } else {
-        End::Signaled(ending.value)
-    }
+    if ending.exited { End::Exited(ending.value) } else { End::Signaled(ending.value) }
 }
 
 fn is_pipe(stream: &OwnedFd) -> bool {
@@ -509,13 +492,7 @@ fn prepare_identity(plan: &Plan) -> Result<u64> {
 }
 
 fn map_ids(init: Pid, identity: &Identity) -> Result<()> {
-    let Identity::Mapped {
-        inside,
-        uid,
-        gid,
-        writer,
-    } = *identity
-    else {
+    let Identity::Mapped { inside, uid, gid, writer } = *identity else {
         return Ok(());
     };
     let pid = init.as_raw_nonzero().get();
@@ -538,19 +515,10 @@ fn map_ids(init: Pid, identity: &Identity) -> Result<()> {
 
 /// `newuidmap` checks /etc/subuid and writes the map with the privilege that we lack.
 fn map_by_helper(program: &str, pid: i32, inside: u32, outside: u32) -> Result<()> {
-    let args = [
-        pid.to_string(),
-        inside.to_string(),
-        outside.to_string(),
-        "1".to_owned(),
-    ];
+    let args = [pid.to_string(), inside.to_string(), outside.to_string(), "1".to_owned()];
     let program = format!("/usr/bin/{program}");
     let output = spawn::output(program, &args.map(Into::into)).map_err(errno)?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(Errno::PERM)
-    }
+    if output.status.success() { Ok(()) } else { Err(Errno::PERM) }
 }
 
 fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
@@ -562,10 +530,7 @@ fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
 
 /// Waits for nothing but time; only where the kernel offers no event to wait for.
 pub(crate) fn pause(milliseconds: i64) {
-    let time = Timespec {
-        tv_sec: 0,
-        tv_nsec: milliseconds * 1_000_000,
-    };
+    let time = Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 };
     // A signal may cut it short; every caller loops.
     poll(&mut [], Some(&time)).ok();
 }

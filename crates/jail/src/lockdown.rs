@@ -39,10 +39,7 @@ pub(crate) fn install_filter(packed: &[u64]) -> Result<()> {
 
 fn set_rlimits(limits: &[Rlimit]) -> std::result::Result<(), Stopped> {
     for (index, limit) in limits.iter().enumerate() {
-        let both = Limit {
-            current: Some(limit.value),
-            maximum: Some(limit.value),
-        };
+        let both = Limit { current: Some(limit.value), maximum: Some(limit.value) };
         setrlimit(kind(limit.resource), both).at_item(Step::Rlimits, index)?;
     }
     Ok(())

@@ -86,9 +86,7 @@ fn start_session() -> Result<()> {
 }
 
 fn join_cgroup(doors: &[OwnedFd]) -> Result<()> {
-    doors
-        .iter()
-        .try_for_each(|door| rustix::io::write(door, b"0").map(drop))
+    doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop))
 }
 
 /// The inodes that name our namespaces; zero where one cannot be seen.
@@ -106,12 +104,9 @@ fn stray_fds(proc: &OwnedFd) -> u64 {
     let Ok(entries) = list.and_then(rustix::fs::Dir::new) else {
         return u64::MAX;
     };
-    let numbers = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
-    numbers
-        .filter(|number| *number > 2 && fd::passes_exec(*number))
-        .count() as u64
+    let numbers =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
+    numbers.filter(|number| *number > 2 && fd::passes_exec(*number)).count() as u64
 }
 
 fn wait_for_release(gate: &OwnedFd) -> Result<()> {
@@ -134,11 +129,7 @@ impl Exec {
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::INVAL);
         Ok(Self {
             path: text(program.path.as_os_str().as_bytes())?,
-            argv: program
-                .argv
-                .iter()
-                .map(|one| text(one.as_bytes()))
-                .collect::<Result<_>>()?,
+            argv: program.argv.iter().map(|one| text(one.as_bytes())).collect::<Result<_>>()?,
             environment: program
                 .environment
                 .iter()

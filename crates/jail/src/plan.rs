@@ -43,12 +43,7 @@ pub enum Identity {
     /// Become these unprivileged ids (root, without a user namespace).
     Host { uid: u32, gid: u32 },
     /// A user namespace with exactly one id, which stands for this host id.
-    Mapped {
-        inside: u32,
-        uid: u32,
-        gid: u32,
-        writer: MapWriter,
-    },
+    Mapped { inside: u32, uid: u32, gid: u32, writer: MapWriter },
 }
 
 /// Who writes the id maps.

@@ -15,14 +15,8 @@ use crate::plan::{Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource,
 use crate::report::Ready;
 
 /// Variables through which a caller's environment would change what a program loads or runs.
-pub const NEVER_PASSED: [&str; 6] = [
-    "LD_PRELOAD",
-    "LD_LIBRARY_PATH",
-    "LD_AUDIT",
-    "PYTHONPATH",
-    "PYTHONINSPECT",
-    "PYTHONSTARTUP",
-];
+pub const NEVER_PASSED: [&str; 6] =
+    ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONINSPECT", "PYTHONSTARTUP"];
 
 /// What is known of the payload, waiting to be released.
 pub(crate) struct Payload<'a> {
@@ -56,18 +50,13 @@ pub(crate) fn check_all(
         membership: fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
         mounts: mounts_of(pid),
     };
-    plan.expect
-        .iter()
-        .map(|layer| payload.check(*layer))
-        .collect()
+    plan.expect.iter().map(|layer| payload.check(*layer)).collect()
 }
 
 fn status_of(pid: u32) -> HashMap<String, String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
-    pairs
-        .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
-        .collect()
+    pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect()
 }
 
 fn mounts_of(pid: u32) -> Vec<Mount> {
@@ -78,19 +67,14 @@ fn mounts_of(pid: u32) -> Vec<Mount> {
 impl Payload<'_> {
     fn check(&self, name: Layer) -> Check {
         let (mechanism, verified) = match name {
-            Layer::WallTimeout => (
-                format!("monotonic clock, {} ms", self.plan.wall_ms),
-                self.plan.wall_ms > 0,
-            ),
-            Layer::OutputCap => (
-                "pipes read by the engine".to_owned(),
-                self.streams_are_pipes,
-            ),
+            Layer::WallTimeout => {
+                (format!("monotonic clock, {} ms", self.plan.wall_ms), self.plan.wall_ms > 0)
+            }
+            Layer::OutputCap => ("pipes read by the engine".to_owned(), self.streams_are_pipes),
             Layer::Environment => self.environment(),
-            Layer::Descriptors => (
-                format!("close_range, {} stray", self.ready.stray_fds),
-                self.ready.stray_fds == 0,
-            ),
+            Layer::Descriptors => {
+                (format!("close_range, {} stray", self.ready.stray_fds), self.ready.stray_fds == 0)
+            }
             Layer::TreeKill => self.tree_kill(),
             Layer::Session => ("setsid".to_owned(), self.leads_session()),
             Layer::Rlimits => self.rlimits(),
@@ -116,11 +100,7 @@ impl Payload<'_> {
             Layer::CgroupPids => self.cgroup(Controller::Pids),
             Layer::CgroupCpu => self.cgroup(Controller::Cpu),
         };
-        Check {
-            name,
-            mechanism,
-            verified,
-        }
+        Check { name, mechanism, verified }
     }
 
     fn field(&self, key: &str) -> &str {
@@ -133,18 +113,13 @@ impl Payload<'_> {
 
     fn environment(&self) -> (String, bool) {
         let variables = &self.plan.program.environment;
-        let clean = variables
-            .iter()
-            .all(|(name, _)| !NEVER_PASSED.contains(&name.as_str()));
+        let clean = variables.iter().all(|(name, _)| !NEVER_PASSED.contains(&name.as_str()));
         (format!("execve with {} variables", variables.len()), clean)
     }
 
     fn tree_kill(&self) -> (String, bool) {
         match self.plan.files {
-            Files::Root(_) => (
-                "pid namespace".to_owned(),
-                self.field("NSpid").contains('\t'),
-            ),
+            Files::Root(_) => ("pid namespace".to_owned(), self.field("NSpid").contains('\t')),
             Files::Host { .. } => {
                 let subreaper = rustix::process::child_subreaper();
                 ("subreaper".to_owned(), matches!(subreaper, Ok(Some(_))))
@@ -155,61 +130,40 @@ impl Payload<'_> {
     /// Field 6 of /proc/PID/stat is the session, which the payload must lead.
     fn leads_session(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        let after_name = stat
-            .rfind(')')
-            .and_then(|end| stat.get(end + 1..))
-            .unwrap_or("");
+        let after_name = stat.rfind(')').and_then(|end| stat.get(end + 1..)).unwrap_or("");
         after_name.split_ascii_whitespace().nth(3) == Some(self.pid.to_string().as_str())
     }
 
     fn rlimits(&self) -> (String, bool) {
-        let limits = self
-            .plan
-            .lockdown
-            .as_ref()
-            .map_or(&[][..], |one| &one.rlimits);
+        let limits = self.plan.lockdown.as_ref().map_or(&[][..], |one| &one.rlimits);
         let text = fs::read_to_string(format!("/proc/{}/limits", self.pid)).unwrap_or_default();
         let kept = limits.iter().all(|limit| {
             let value = limit.value.to_string();
             text.lines()
                 .find_map(|line| line.strip_prefix(title(limit.resource)))
-                .map(|rest| {
-                    rest.split_ascii_whitespace()
-                        .take(2)
-                        .all(|one| one == value)
-                })
+                .map(|rest| rest.split_ascii_whitespace().take(2).all(|one| one == value))
                 == Some(true)
         });
-        (
-            format!("setrlimit, {} limits", limits.len()),
-            kept && !limits.is_empty(),
-        )
+        (format!("setrlimit, {} limits", limits.len()), kept && !limits.is_empty())
     }
 
     fn capabilities(&self) -> (String, bool) {
         let none = |key: &str| self.field(key).bytes().all(|digit| digit == b'0');
-        let held = ["CapInh", "CapPrm", "CapEff", "CapAmb"]
-            .into_iter()
-            .all(none);
+        let held = ["CapInh", "CapPrm", "CapEff", "CapAmb"].into_iter().all(none);
         // An ordinary user without a user namespace cannot shrink the bounding set; with
         // no_new_privs nothing can be gained from it either.
         let shrinks = !matches!(self.plan.identity, Identity::Caller);
         let bounded = none("CapBnd") || !shrinks;
         let known = !self.field("CapEff").is_empty();
-        let sets = if shrinks {
-            "all five sets"
-        } else {
-            "sets held"
-        };
+        let sets = if shrinks { "all five sets" } else { "sets held" };
         (format!("{sets} empty"), held && bounded && known)
     }
 
     fn identity(&self) -> (String, bool) {
         let (uid, gid) = match self.plan.identity {
-            Identity::Caller => (
-                rustix::process::geteuid().as_raw(),
-                rustix::process::getegid().as_raw(),
-            ),
+            Identity::Caller => {
+                (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+            }
             Identity::Host { uid, gid } | Identity::Mapped { uid, gid, .. } => (uid, gid),
         };
         let all_four = |key: &str, expected: u32| {
@@ -237,14 +191,8 @@ impl Payload<'_> {
     }
 
     fn landlock(&self) -> (String, bool) {
-        let abi = self
-            .lockdown()
-            .and_then(|one| one.landlock.as_ref())
-            .map_or(0, |one| one.abi);
-        (
-            format!("landlock ABI {abi}, witness refused"),
-            self.ready.landlock_refuses,
-        )
+        let abi = self.lockdown().and_then(|one| one.landlock.as_ref()).map_or(0, |one| one.abi);
+        (format!("landlock ABI {abi}, witness refused"), self.ready.landlock_refuses)
     }
 
     fn scopes(&self) -> (String, bool) {
@@ -269,10 +217,7 @@ impl Payload<'_> {
         let inside = self.ready.namespaces.get(index).copied().unwrap_or(0);
         let name = NAMESPACES.get(index).copied().unwrap_or("");
         let outside = fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |one| one.ino());
-        (
-            format!("{name}:[{inside}]"),
-            inside != 0 && outside != 0 && inside != outside,
-        )
+        (format!("{name}:[{inside}]"), inside != 0 && outside != 0 && inside != outside)
     }
 
     fn layout(&self) -> Option<&Root> {
@@ -298,11 +243,7 @@ impl Payload<'_> {
         let Some(layout) = self.layout() else {
             return Vec::new();
         };
-        let own = layout
-            .writable
-            .directories
-            .iter()
-            .map(|one| one.target.clone());
+        let own = layout.writable.directories.iter().map(|one| one.target.clone());
         let binds = layout
             .binds
             .iter()
@@ -317,31 +258,17 @@ impl Payload<'_> {
             return (String::new(), false);
         };
         let mounts = &self.mounts;
-        let own: Vec<_> = mounts
-            .iter()
-            .filter(|mount| mount.point == "/proc")
-            .collect();
+        let own: Vec<_> = mounts.iter().filter(|mount| mount.point == "/proc").collect();
         if layout.proc.absent {
             return ("no /proc".to_owned(), own.is_empty());
         }
         let read_only = matches!(own[..], [one] if one.kind == "proc" && one.has("ro"));
-        let covered = mounts
-            .iter()
-            .filter(|mount| mount.point.starts_with("/proc/"))
-            .count();
+        let covered = mounts.iter().filter(|mount| mount.point.starts_with("/proc/")).count();
         if layout.proc.only_processes {
-            let subset = own
-                .iter()
-                .all(|mount| mount.source_options.contains("subset=pid"));
-            return (
-                "procfs, read-only, subset=pid".to_owned(),
-                read_only && subset,
-            );
+            let subset = own.iter().all(|mount| mount.source_options.contains("subset=pid"));
+            return ("procfs, read-only, subset=pid".to_owned(), read_only && subset);
         }
-        (
-            format!("procfs, read-only, {covered} entries covered"),
-            read_only && covered > 0,
-        )
+        (format!("procfs, read-only, {covered} entries covered"), read_only && covered > 0)
     }
 
     fn devices(&self) -> (String, bool) {
@@ -350,16 +277,11 @@ impl Payload<'_> {
         };
         let mounts = &self.mounts;
         let found = layout.devices.iter().all(|device| {
-            mounts
-                .iter()
-                .any(|mount| mount.point == format!("/dev/{}", device.name))
+            mounts.iter().any(|mount| mount.point == format!("/dev/{}", device.name))
         });
         let terminals = mounts.iter().filter(|mount| mount.kind == "devpts").count();
         let as_planned = terminals == usize::from(layout.pseudo_terminals);
-        (
-            format!("{} device nodes of our own", layout.devices.len()),
-            found && as_planned,
-        )
+        (format!("{} device nodes of our own", layout.devices.len()), found && as_planned)
     }
 
     fn disk(&self) -> (String, bool) {
@@ -372,19 +294,13 @@ impl Payload<'_> {
         let bounded = layout.writable.directories.iter().all(|directory| {
             let point = directory.target.to_string_lossy();
             let top = mounts.iter().rfind(|mount| mount.point == point);
-            let covered = layout
-                .binds
-                .iter()
-                .any(|bind| bind.target == directory.target);
+            let covered = layout.binds.iter().any(|bind| bind.target == directory.target);
             top.is_some_and(|mount| {
                 covered || (mount.has_source(&kilobytes) && mount.has_source(&inodes))
             })
         });
         (
-            format!(
-                "tmpfs, {} bytes, {} inodes",
-                layout.writable.bytes, layout.writable.inodes
-            ),
+            format!("tmpfs, {} bytes, {} inodes", layout.writable.bytes, layout.writable.inodes),
             bounded,
         )
     }
@@ -396,19 +312,14 @@ impl Payload<'_> {
             .zip(plan)
             .and_then(|(group, plan)| group.holds(plan, &self.membership, controller));
         let knobs = plan.into_iter().flat_map(|plan| &plan.hierarchies);
-        let version = knobs
-            .filter(|one| one.controllers.contains(&controller))
-            .map(|one| one.version)
-            .next();
+        let version =
+            knobs.filter(|one| one.controllers.contains(&controller)).map(|one| one.version).next();
         let version = match version {
             Some(crate::plan::CgroupVersion::V1) => "v1",
             Some(crate::plan::CgroupVersion::V2) => "v2",
             None => "none",
         };
-        (
-            format!("cgroup {version} {}", controller.name()),
-            holds == Some(true),
-        )
+        (format!("cgroup {version} {}", controller.name()), holds == Some(true))
     }
 }
 
@@ -467,10 +378,7 @@ mod tests {
         let plain = "36 35 0:31 / /proc ro,nosuid - proc proc rw,subset=pid";
         let shared = "36 35 8:1 /usr /usr ro,nodev shared:1 master:2 - ext4 /dev/vda rw";
         let mount = Mount::parse(plain).unwrap();
-        assert_eq!(
-            (mount.point.as_str(), mount.kind.as_str()),
-            ("/proc", "proc")
-        );
+        assert_eq!((mount.point.as_str(), mount.kind.as_str()), ("/proc", "proc"));
         assert!(mount.has("ro") && !mount.has("r") && mount.has_source("subset=pid"));
         assert_eq!(Mount::parse(shared).unwrap().kind, "ext4");
         assert_eq!(Mount::parse("nonsense"), None);

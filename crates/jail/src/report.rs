@@ -99,11 +99,7 @@ pub struct Stopped {
 
 impl Stopped {
     pub fn new(step: Step, errno: Errno) -> Self {
-        Self {
-            step,
-            errno: errno.raw_os_error(),
-            item: 0,
-        }
+        Self { step, errno: errno.raw_os_error(), item: 0 }
     }
 
     pub fn errno_name(&self) -> String {
@@ -126,11 +122,7 @@ impl<T> At<T> for Result<T, Errno> {
 
     fn at_item(self, step: Step, index: usize) -> Result<T, Stopped> {
         let item = u16::try_from(index).unwrap_or(u16::MAX);
-        let value = self.map_err(|errno| Stopped {
-            step,
-            errno: errno.raw_os_error(),
-            item,
-        })?;
+        let value = self.map_err(|errno| Stopped { step, errno: errno.raw_os_error(), item })?;
         trip(step).map(|()| value)
     }
 }
@@ -141,11 +133,7 @@ const DIES: u16 = 1 << 8;
 
 pub(crate) fn arm(fault: Option<Fault>) {
     let Some(fault) = fault else { return };
-    let dies = if fault.kind == FaultKind::Die {
-        DIES
-    } else {
-        0
-    };
+    let dies = if fault.kind == FaultKind::Die { DIES } else { 0 };
     FAULT.store(u16::from(fault.step as u8 + 1) | dies, Ordering::Relaxed);
 }
 
@@ -207,35 +195,11 @@ impl Note {
         let words: [u64; 11] = match self {
             Self::Stopped(at) => {
                 let errno = u64::from(at.errno.cast_unsigned());
-                [
-                    1,
-                    u64::from(at.step as u8),
-                    errno,
-                    u64::from(at.item),
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                ]
+                [1, u64::from(at.step as u8), errno, u64::from(at.item), 0, 0, 0, 0, 0, 0, 0]
             }
             Self::Ready(ready) => {
                 let [a, b, c, d, e, f, g] = ready.namespaces;
-                [
-                    2,
-                    a,
-                    b,
-                    c,
-                    d,
-                    e,
-                    f,
-                    g,
-                    u64::from(ready.landlock_refuses),
-                    ready.stray_fds,
-                    0,
-                ]
+                [2, a, b, c, d, e, f, g, u64::from(ready.landlock_refuses), ready.stray_fds, 0]
             }
             Self::Ended(ending) => {
                 let disk = ending.disk.unwrap_or_default();
@@ -389,16 +353,9 @@ mod tests {
 
     #[test]
     fn notes_survive_the_wire() {
-        let stopped = Stopped {
-            step: Step::Seccomp,
-            errno: 22,
-            item: 7,
-        };
-        let ready = Ready {
-            namespaces: [1, 2, 3, 4, 5, 6, 7],
-            landlock_refuses: true,
-            stray_fds: 2,
-        };
+        let stopped = Stopped { step: Step::Seccomp, errno: 22, item: 7 };
+        let ready =
+            Ready { namespaces: [1, 2, 3, 4, 5, 6, 7], landlock_refuses: true, stray_fds: 2 };
         let disk = Disk {
             bytes_used: 1,
             bytes_free: 2,
@@ -406,18 +363,9 @@ mod tests {
             inodes_free: 4,
             largest_file_bytes: 5,
         };
-        let ending = Ending {
-            exited: false,
-            value: 9,
-            cpu_us: 8,
-            max_resident_bytes: 7,
-            disk: Some(disk),
-        };
-        for note in [
-            Note::Stopped(stopped),
-            Note::Ready(ready),
-            Note::Ended(ending),
-        ] {
+        let ending =
+            Ending { exited: false, value: 9, cpu_us: 8, max_resident_bytes: 7, disk: Some(disk) };
+        for note in [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending)] {
             assert_eq!(Note::from_bytes(&note.to_bytes()), Some(note));
         }
     }

@@ -65,18 +65,11 @@ fn open_bind(bind: &Bind) -> Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let source = rustix::fs::openat2(CWD, &bind.source, flags, Mode::empty(), resolve)?;
     let stat = rustix::fs::fstat(&source)?;
-    if bind
-        .identity
-        .is_some_and(|expected| expected != (stat.st_dev, stat.st_ino))
-    {
+    if bind.identity.is_some_and(|expected| expected != (stat.st_dev, stat.st_ino)) {
         return Err(Errno::STALE);
     }
     let tree = clone_tree(source.as_fd())?;
-    let read_only = if bind.kind == BindKind::WritableDirectory {
-        0
-    } else {
-        READ_ONLY
-    };
+    let read_only = if bind.kind == BindKind::WritableDirectory { 0 } else { READ_ONLY };
     set_attributes(&tree, read_only | NO_SUID | NO_DEV, Reach::Tree)?;
     Ok(tree)
 }
@@ -99,10 +92,7 @@ fn open_device(device: &Device) -> Result<OwnedFd> {
     let path = Path::new("/dev").join(&device.name);
     let node = rustix::fs::open(path, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&node)?;
-    let numbers = (
-        rustix::fs::major(stat.st_rdev),
-        rustix::fs::minor(stat.st_rdev),
-    );
+    let numbers = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     if !is_device || numbers != (device.major, device.minor) {
         return Err(Errno::NXIO);
@@ -128,8 +118,7 @@ pub(crate) fn build(
     }
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
     let proc = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
-    disk.attach(root.as_fd(), &plan.writable)
-        .at(Step::Writable)?;
+    disk.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
         if bind.kind == BindKind::WritableDirectory {
@@ -139,19 +128,12 @@ pub(crate) fn build(
     place_files(root.as_fd())?;
     set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This).at(Step::Pivot)?;
     pivot(root.as_fd()).at(Step::Pivot)?;
-    Ok(Built {
-        proc,
-        disk: disk.top,
-    })
+    Ok(Built { proc, disk: disk.top })
 }
 
 /// Puts a fresh tmpfs over the stage and opens it.
 fn stage() -> Result<OwnedFd> {
-    let options = [
-        ("size", ROOT_BYTES),
-        ("nr_inodes", ROOT_INODES),
-        ("mode", "0755"),
-    ];
+    let options = [("size", ROOT_BYTES), ("nr_inodes", ROOT_INODES), ("mode", "0755")];
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let root = new_mount("tmpfs", &options, flags)?;
     attach(root.as_fd(), CWD, Path::new(STAGE))?;
@@ -168,13 +150,7 @@ fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Res
 }
 
 fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>, target: &Path) -> Result<()> {
-    move_mount(
-        mount,
-        "",
-        at,
-        target,
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )
+    move_mount(mount, "", at, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 /// Directories, links and small files of the root itself.
@@ -189,8 +165,7 @@ fn furnish(root: BorrowedFd<'_>, plan: &Root) -> Result<()> {
     for Text { path, contents } in &plan.texts {
         make_parent(root, path)?;
         let mut file = new_file(root, path, Mode::from_raw_mode(0o644))?;
-        file.write_all(contents.as_bytes())
-            .map_err(crate::cgroup::errno)?;
+        file.write_all(contents.as_bytes()).map_err(crate::cgroup::errno)?;
     }
     Ok(())
 }
@@ -231,11 +206,8 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
 
 /// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered.
 fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
-    let options: &[(&str, &str)] = if plan.only_processes {
-        &[("subset", "pid"), ("hidepid", "invisible")]
-    } else {
-        &[]
-    };
+    let options: &[(&str, &str)] =
+        if plan.only_processes { &[("subset", "pid"), ("hidepid", "invisible")] } else { &[] };
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC
@@ -256,11 +228,7 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => COVERS[1],
             Ok(_) => COVERS[0],
         };
-        attach(
-            clone_of(root, cover)?.as_fd(),
-            proc.as_fd(),
-            Path::new(name),
-        )?;
+        attach(clone_of(root, cover)?.as_fd(), proc.as_fd(), Path::new(name))?;
     }
     Ok(proc)
 }
@@ -291,11 +259,7 @@ impl Disk {
     /// the stage, where the root will cover it and the pivot take it away: no unmount of its own.
     fn make(plan: &Writable) -> Result<Self> {
         let (bytes, inodes) = (plan.bytes.to_string(), plan.inodes.to_string());
-        let options = [
-            ("size", bytes.as_str()),
-            ("nr_inodes", inodes.as_str()),
-            ("mode", "0755"),
-        ];
+        let options = [("size", bytes.as_str()), ("nr_inodes", inodes.as_str()), ("mode", "0755")];
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let disk = new_mount("tmpfs", &options, flags)?;
         attach(disk.as_fd(), CWD, Path::new(STAGE))?;
@@ -333,8 +297,7 @@ pub(crate) fn new_file(root: BorrowedFd<'_>, path: &Path, mode: Mode) -> Result<
 }
 
 pub(crate) fn make_parent(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    path.parent()
-        .map_or(Ok(()), |parent| make_directories(root, parent))
+    path.parent().map_or(Ok(()), |parent| make_directories(root, parent))
 }
 
 pub(crate) fn make_directories(root: BorrowedFd<'_>, path: &Path) -> Result<()> {

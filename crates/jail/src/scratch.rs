@@ -11,10 +11,8 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 
 use crate::plan::{Identity, Scratch};
 
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Removed when dropped.
 #[derive(Debug)]
@@ -27,11 +25,7 @@ pub(crate) struct Made {
 /// Makes the directory and what belongs in it, owned by the program's host id.
 pub(crate) fn create(plan: &Scratch, identity: &Identity) -> Result<Made> {
     let parent = make_in_parent(plan)?;
-    let made = Made {
-        parent,
-        parent_path: plan.parent.clone(),
-        name: plan.name.clone(),
-    };
+    let made = Made { parent, parent_path: plan.parent.clone(), name: plan.name.clone() };
     let top = rustix::fs::openat(&made.parent, &plan.name, DIRECTORY, Mode::empty())?;
     for name in &plan.directories {
         rustix::fs::mkdirat(&top, name, Mode::RWXU)?;

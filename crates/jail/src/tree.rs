@@ -80,15 +80,7 @@ fn processes() -> impl Iterator<Item = Process> {
         let mine = parent == Pid::as_raw(Some(rustix::process::getpid()));
         // A zombie of somebody else's is gone already; one of ours is reaped in this round.
         // utime, stime, cutime and cstime, the 14th to the 17th of the whole line.
-        let ticks: u32 = fields
-            .skip(9)
-            .take(4)
-            .filter_map(|one| one.parse::<u32>().ok())
-            .sum();
-        (state != "Z" || mine).then_some(Process {
-            pid,
-            parent,
-            cpu: TICK * ticks,
-        })
+        let ticks: u32 = fields.skip(9).take(4).filter_map(|one| one.parse::<u32>().ok()).sum();
+        (state != "Z" || mine).then_some(Process { pid, parent, cpu: TICK * ticks })
     })
 }

@@ -29,12 +29,7 @@ pub(crate) struct Opening {
 
 /// The two ends of a keeper's control socket.
 pub fn control_pair() -> Result<(OwnedFd, OwnedFd)> {
-    rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 /// A memory file that holds `bytes` and can never change again.
@@ -72,17 +67,10 @@ pub(crate) fn receive_plan(control: impl AsFd) -> Result<Opening> {
     let stdio = [next()?, next()?, next()?];
     let placed: Vec<OwnedFd> = fds.collect();
     let mut json = Vec::new();
-    memory
-        .take(MAX_PLAN_BYTES)
-        .read_to_end(&mut json)
-        .map_err(|_| Errno::IO)?;
+    memory.take(MAX_PLAN_BYTES).read_to_end(&mut json).map_err(|_| Errno::IO)?;
     let plan: Plan = serde_json::from_slice(&json).map_err(|_| Errno::PROTO)?;
     if plan.placed.len() == placed.len() {
-        Ok(Opening {
-            plan,
-            stdio,
-            placed,
-        })
+        Ok(Opening { plan, stdio, placed })
     } else {
         Err(Errno::PROTO)
     }

@@ -36,11 +36,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
     let sent = rustix::io::retry_on_intr(|| {
         sendmsg(&socket, &parts, &mut ancillary, SendFlags::NOSIGNAL)
     })?;
-    if sent == bytes.len() {
-        Ok(())
-    } else {
-        Err(Errno::MSGSIZE)
-    }
+    if sent == bytes.len() { Ok(()) } else { Err(Errno::MSGSIZE) }
 }
 
 /// Receives one message into `buffer`; a message longer than that, or cut, is an error.
@@ -51,10 +47,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
     let message = rustix::io::retry_on_intr(|| {
         recvmsg(&socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
     })?;
-    let mut received = Received {
-        length: message.bytes,
-        ..Received::default()
-    };
+    let mut received = Received { length: message.bytes, ..Received::default() };
     for part in ancillary.drain() {
         match part {
             RecvAncillaryMessage::ScmRights(fds) => received.fds.extend(fds),
@@ -63,11 +56,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
         }
     }
     let cut = rustix::net::ReturnFlags::TRUNC | rustix::net::ReturnFlags::CTRUNC;
-    if message.flags.intersects(cut) {
-        Err(Errno::MSGSIZE)
-    } else {
-        Ok(received)
-    }
+    if message.flags.intersects(cut) { Err(Errno::MSGSIZE) } else { Ok(received) }
 }
 
 /// Marks every descriptor from 3 up close-on-exec, so that an exec'd program holds only 0, 1 and 2.

@@ -56,12 +56,7 @@ pub fn abi() -> Option<u32> {
     let none = std::ptr::null::<RulesetAttr>();
     // SAFETY: with this flag the kernel reads no memory; it only answers its version.
     let answer = check(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            none,
-            0usize,
-            CREATE_RULESET_VERSION,
-        )
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, CREATE_RULESET_VERSION)
     });
     answer.ok().and_then(|version| u32::try_from(version).ok())
 }
@@ -80,11 +75,7 @@ pub fn all_access(abi: u32) -> u64 {
 
 /// Starts a set of rules that refuses everything in `handled_access_fs`, and scopes `scoped`.
 pub fn create_ruleset(handled_access_fs: u64, scoped: u64) -> Result<OwnedFd> {
-    let attr = RulesetAttr {
-        handled_access_fs,
-        handled_access_net: 0,
-        scoped,
-    };
+    let attr = RulesetAttr { handled_access_fs, handled_access_net: 0, scoped };
     // Older kernels refuse a structure with fields they do not know, even when these are zero...
     // unless the tail is all zero, which they check (copy_struct_from_user). So one size serves all.
     // SAFETY: `attr` is fully initialised and outlives the call; the kernel copies it.
@@ -103,10 +94,7 @@ pub fn create_ruleset(handled_access_fs: u64, scoped: u64) -> Result<OwnedFd> {
 
 /// Grants `allowed_access` beneath the directory (or on the file) that `parent` is open on.
 pub fn allow_beneath(ruleset: impl AsFd, parent: impl AsFd, allowed_access: u64) -> Result<()> {
-    let attr = PathBeneathAttr {
-        allowed_access,
-        parent_fd: parent.as_fd().as_raw_fd(),
-    };
+    let attr = PathBeneathAttr { allowed_access, parent_fd: parent.as_fd().as_raw_fd() };
     // SAFETY: `attr` is fully initialised and outlives the call; both descriptors are borrowed open.
     check(unsafe {
         libc::syscall(
@@ -124,11 +112,7 @@ pub fn allow_beneath(ruleset: impl AsFd, parent: impl AsFd, allowed_access: u64)
 pub fn restrict_self(ruleset: impl AsFd) -> Result<()> {
     // SAFETY: takes no pointer.
     check(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_restrict_self,
-            ruleset.as_fd().as_raw_fd(),
-            0,
-        )
+        libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_fd().as_raw_fd(), 0)
     })?;
     Ok(())
 }

@@ -20,17 +20,8 @@ pub enum Reach {
 ///
 /// Flags are only ever added: a mount inherited from the host keeps what the host had locked.
 pub fn set_attributes(mount: impl AsFd, attributes: u64, reach: Reach) -> Result<()> {
-    let attr = libc::mount_attr {
-        attr_set: attributes,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: 0,
-    };
-    let recursive = if reach == Reach::Tree {
-        libc::AT_RECURSIVE
-    } else {
-        0
-    };
+    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let recursive = if reach == Reach::Tree { libc::AT_RECURSIVE } else { 0 };
     let flags = libc::AT_EMPTY_PATH | recursive;
     // SAFETY: the path is a constant C string, `attr` is fully initialised, and both outlive the call.
     check(unsafe {

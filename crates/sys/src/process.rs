@@ -35,14 +35,8 @@ pub struct SingleThreaded(std::marker::PhantomData<*const ()>);
 impl SingleThreaded {
     /// Counts this process's threads; more than one is `EBUSY`.
     pub fn prove() -> Result<Self> {
-        let threads = std::fs::read_dir("/proc/self/task")
-            .map_err(|_| Errno::NOENT)?
-            .count();
-        if threads == 1 {
-            Ok(Self(std::marker::PhantomData))
-        } else {
-            Err(Errno::BUSY)
-        }
+        let threads = std::fs::read_dir("/proc/self/task").map_err(|_| Errno::NOENT)?.count();
+        if threads == 1 { Ok(Self(std::marker::PhantomData)) } else { Err(Errno::BUSY) }
     }
 }
 
@@ -65,11 +59,7 @@ pub fn clone(_: &SingleThreaded, flags: u64) -> Result<Cloned> {
     // SAFETY: `args` is fully initialised; without CLONE_VM this is a fork, so the child has its own
     // copy of our memory and stack; `SingleThreaded` says that we are the only thread.
     let answer = check(unsafe {
-        libc::syscall(
-            libc::SYS_clone3,
-            &raw mut args,
-            size_of::<libc::clone_args>(),
-        )
+        libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>())
     })?;
     let Some(child) = Pid::from_raw(RawPid::try_from(answer).map_err(|_| Errno::OVERFLOW)?) else {
         return Ok(Cloned::Child);
@@ -95,11 +85,7 @@ pub fn execute(program: &CStr, argv: &[CString], environment: &[CString]) -> Err
 }
 
 fn null_ended(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings
-        .iter()
-        .map(|text| text.as_ptr())
-        .chain([ptr::null()])
-        .collect()
+    strings.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
 }
 
 /// Which of the three user (or group) ids to change.
@@ -245,13 +231,7 @@ pub fn kill(pidfd: BorrowedFd<'_>) -> Result<()> {
     let none = ptr::null::<libc::siginfo_t>();
     // SAFETY: a null siginfo asks for the default one; the descriptor is borrowed open.
     match check(unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            libc::SIGKILL,
-            none,
-            0,
-        )
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0)
     }) {
         Ok(_) | Err(Errno::SRCH) => Ok(()),
         Err(errno) => Err(errno),
@@ -274,13 +254,7 @@ pub fn child_signals() -> Result<OwnedFd> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: as above; -1 asks for a new descriptor.
     let fd = check(unsafe {
-        libc::syscall(
-            libc::SYS_signalfd4,
-            -1,
-            &raw const only_sigchld,
-            size_of::<u64>(),
-            flags,
-        )
+        libc::syscall(libc::SYS_signalfd4, -1, &raw const only_sigchld, size_of::<u64>(), flags)
     })?;
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     // SAFETY: the kernel just made this descriptor for us and nobody else knows its number.

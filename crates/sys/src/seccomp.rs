@@ -29,12 +29,7 @@ pub fn install(filter: &[Instruction]) -> Result<()> {
     // SAFETY: `program` points at `filter`, whose elements have the layout of `sock_filter` (same
     // fields, `repr(C)`); the kernel copies the program before the call returns and never writes it.
     check(unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            0,
-            &raw const program,
-        )
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
     })?;
     Ok(())
 }
@@ -45,17 +40,9 @@ mod tests {
 
     #[test]
     fn an_empty_or_overlong_filter_is_refused_before_the_kernel_sees_it() {
-        let stop = Instruction {
-            code: 6,
-            jump_true: 0,
-            jump_false: 0,
-            k: 0,
-        };
+        let stop = Instruction { code: 6, jump_true: 0, jump_false: 0, k: 0 };
         assert_eq!(install(&[]), Err(Errno::INVAL));
-        assert_eq!(
-            install(&vec![stop; MAX_INSTRUCTIONS + 1]),
-            Err(Errno::INVAL)
-        );
+        assert_eq!(install(&vec![stop; MAX_INSTRUCTIONS + 1]), Err(Errno::INVAL));
     }
 
     #[test]

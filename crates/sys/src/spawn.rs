@@ -22,16 +22,10 @@ pub fn with_socket(program: &Path, args: &[&str], socket: OwnedFd) -> io::Result
 
 /// Runs a helper program of the host to its end and returns what it printed.
 pub fn output(program: impl AsRef<OsStr>, args: &[OsString]) -> io::Result<std::process::Output> {
-    command(program.as_ref())
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
+    command(program.as_ref()).args(args).stdin(Stdio::null()).output()
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one door: both callers say what is inherited"
-)]
+#[expect(clippy::disallowed_methods, reason = "the one door: both callers say what is inherited")]
 fn command(program: &OsStr) -> Command {
     Command::new(program)
 }

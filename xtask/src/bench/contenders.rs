@@ -35,10 +35,7 @@ pub(super) struct Field {
 
 impl Contender {
     fn new(name: &'static str, words: &[&str]) -> Self {
-        Self {
-            name,
-            words: words.iter().map(Into::into).collect(),
-        }
+        Self { name, words: words.iter().map(Into::into).collect() }
     }
 
     pub(super) fn command(&self) -> Command {
@@ -53,18 +50,10 @@ impl Field {
     pub(super) fn gather(belljar: &Path, scratch: &Path) -> Result<Self> {
         let file = scratch.join("trivial.py");
         fs::write(&file, PROGRAM).with_context(|| format!("cannot write {}", file.display()))?;
-        let file = file
-            .to_str()
-            .context("the scratch directory has no UTF-8 name")?;
-        let belljar = belljar
-            .to_str()
-            .context("the path of belljar is not UTF-8")?;
+        let file = file.to_str().context("the scratch directory has no UTF-8 name")?;
+        let belljar = belljar.to_str().context("the path of belljar is not UTF-8")?;
 
-        let mut field = Self {
-            present: Vec::new(),
-            absent: Vec::new(),
-            image_made: false,
-        };
+        let mut field = Self { present: Vec::new(), absent: Vec::new(), image_made: false };
         let level = |name, level| Contender::new(name, &[belljar, "run", "--level", level, file]);
         for needed in [
             Contender::new(PYTHON, &[INTERPRETER, file]),
@@ -112,11 +101,7 @@ fn reason(error: &anyhow::Error) -> String {
     if error.root_cause().downcast_ref().is_some_and(not_found) {
         return "not installed".into();
     }
-    format!("{error:#}")
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    format!("{error:#}").lines().next().unwrap_or_default().to_owned()
 }
 
 /// Namespaces alone: no limits, no filter.
@@ -173,14 +158,7 @@ fn runsc(file: &str) -> Contender {
     let words: &[&str] = if shell::is_root() {
         &["runsc", "--network=none", "do", INTERPRETER, file]
     } else {
-        &[
-            "runsc",
-            "--rootless",
-            "--network=none",
-            "do",
-            INTERPRETER,
-            file,
-        ]
+        &["runsc", "--rootless", "--network=none", "do", INTERPRETER, file]
     };
     Contender::new("runsc", words)
 }
@@ -194,19 +172,7 @@ fn make_docker_image(scratch: &Path) -> Result<()> {
     for link in ["bin", "lib", "lib64", "sbin"] {
         symlink(format!("usr/{link}"), root.join(link))?;
     }
-    shell::output(
-        shell::command("tar")
-            .arg("-C")
-            .arg(&root)
-            .arg("-cf")
-            .arg(&archive)
-            .arg("."),
-    )?;
-    shell::output(
-        shell::command("docker")
-            .arg("import")
-            .arg(&archive)
-            .arg(DOCKER_IMAGE),
-    )?;
+    shell::output(shell::command("tar").arg("-C").arg(&root).arg("-cf").arg(&archive).arg("."))?;
+    shell::output(shell::command("docker").arg("import").arg(&archive).arg(DOCKER_IMAGE))?;
     Ok(())
 }

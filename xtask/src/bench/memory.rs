@@ -46,52 +46,31 @@ pub(super) fn weigh(belljar: &Path, scratch: &Path) -> Result<Weight> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start belljar")?;
     let mut ready = [0; READY.len()];
-    let said = child
-        .stdout
-        .as_mut()
-        .context("no pipe")?
-        .read_exact(&mut ready);
-    let weight = said
-        .context("the program inside said nothing")
-        .and_then(|()| Weight::of(belljar));
+    let said = child.stdout.as_mut().context("no pipe")?.read_exact(&mut ready);
+    let weight = said.context("the program inside said nothing").and_then(|()| Weight::of(belljar));
     let status = child.wait().context("cannot wait for belljar")?;
     shell::reap_zombies();
-    ensure!(
-        status.success(),
-        "belljar ended with {status} while it was weighed"
-    );
+    ensure!(status.success(), "belljar ended with {status} while it was weighed");
     weight
 }
 
 impl Weight {
     fn of(belljar: &Path) -> Result<Self> {
-        let mut weight = Self {
-            processes: Vec::new(),
-            unreadable: Vec::new(),
-        };
+        let mut weight = Self { processes: Vec::new(), unreadable: Vec::new() };
         let ours = fs::metadata(belljar).context("cannot look at belljar")?;
-        for pid in processes::descendants()?
-            .into_iter()
-            .filter(|pid| is_ours(*pid, &ours))
-        {
+        for pid in processes::descendants()?.into_iter().filter(|pid| is_ours(*pid, &ours)) {
             match Share::read(pid) {
                 Some(share) => weight.processes.push(share),
                 None => weight.unreadable.push(pid),
             }
         }
-        ensure!(
-            !weight.processes.is_empty(),
-            "none of our processes could be looked at"
-        );
+        ensure!(!weight.processes.is_empty(), "none of our processes could be looked at");
         Ok(weight)
     }
 
     fn sum_mib(&self, of: impl Fn(&Share) -> u64) -> f64 {
         let kib: u64 = self.processes.iter().map(of).sum();
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "memory in KiB is far below 2^52"
-        )]
+        #[expect(clippy::cast_precision_loss, reason = "memory in KiB is far below 2^52")]
         let kib = kib as f64;
         kib / 1024.0
     }
@@ -110,11 +89,7 @@ impl Weight {
             ));
         }
         let [pss, rss, peak] = self.sums();
-        let word = if pss <= target_mib && self.unreadable.is_empty() {
-            "met"
-        } else {
-            "MISSED"
-        };
+        let word = if pss <= target_mib && self.unreadable.is_empty() { "met" } else { "MISSED" };
         shell::say(format!(
             "target {word}: {pss:.1} MiB (sum of pss), at most {target_mib} promised; \
              sum of rss {rss:.1} MiB, of peak rss {peak:.1} MiB (shared pages counted once per process)"
@@ -130,11 +105,7 @@ impl Weight {
     }
 
     fn sums(&self) -> [f64; 3] {
-        [
-            self.sum_mib(|one| one.pss),
-            self.sum_mib(|one| one.rss),
-            self.sum_mib(|one| one.peak),
-        ]
+        [self.sum_mib(|one| one.pss), self.sum_mib(|one| one.rss), self.sum_mib(|one| one.peak)]
     }
 }
 

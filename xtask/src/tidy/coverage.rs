@@ -31,10 +31,7 @@ fn each_variant_is_tested(tree: &Tree, name: &str, path: &str, suite: &str) -> V
     let Some(variants) = variants(&code, name) else {
         return vec![Finding::failure(path, format!("has no `enum {name}`"))];
     };
-    let of_suite: Vec<_> = tree
-        .rust()
-        .filter(|file| belongs_to(&file.path, suite))
-        .collect();
+    let of_suite: Vec<_> = tree.rust().filter(|file| belongs_to(&file.path, suite)).collect();
     if of_suite.is_empty() {
         return vec![Finding::missing(&format!("tests/{suite}.rs"))];
     }
@@ -45,10 +42,7 @@ fn each_variant_is_tested(tree: &Tree, name: &str, path: &str, suite: &str) -> V
         })
     };
     let finding = |variant| {
-        Finding::failure(
-            path,
-            format!("{name}::{variant} has no test in the suite {suite}"),
-        )
+        Finding::failure(path, format!("{name}::{variant} has no test in the suite {suite}"))
     };
     variants.into_iter().filter(untested).map(finding).collect()
 }
@@ -63,9 +57,7 @@ fn belongs_to(path: &str, suite: &str) -> bool {
 fn mentions(code: &str, name: &str, variant: &str) -> bool {
     let mark = format!("{name}::{variant}");
     code.match_indices(&mark).any(|(at, _)| {
-        words(&code[at + name.len() + 2..])
-            .next()
-            .is_some_and(|(_, word)| word == variant)
+        words(&code[at + name.len() + 2..]).next().is_some_and(|(_, word)| word == variant)
     })
 }
 
@@ -85,10 +77,7 @@ fn each_row_names_a_test(tree: &Tree, path: &str) -> Vec<Finding> {
         let place = format!("{path}:{line}");
         let tests: Vec<_> = named_tests(&cell).collect();
         if tests.is_empty() {
-            found.push(Finding::failure(
-                &place,
-                "the last column names no test as `suite::test`",
-            ));
+            found.push(Finding::failure(&place, "the last column names no test as `suite::test`"));
         }
         for test in tests {
             let name = test.rsplit("::").next().unwrap_or_default();
@@ -108,10 +97,7 @@ fn rows(markdown: &str) -> Vec<(usize, String)> {
     for (at, line) in text.lines().map(str::trim).enumerate() {
         if !line.starts_with('|') {
             below_head = false;
-        } else if line
-            .chars()
-            .all(|letter| matches!(letter, '|' | '-' | ':' | ' '))
-        {
+        } else if line.chars().all(|letter| matches!(letter, '|' | '-' | ':' | ' ')) {
             below_head = true;
         } else if below_head {
             found.push((at + 1, last_cell(line)));
@@ -123,12 +109,7 @@ fn rows(markdown: &str) -> Vec<(usize, String)> {
 /// A pipe inside a cell is written `\|`.
 fn last_cell(row: &str) -> String {
     let row = row.replace("\\|", " ");
-    row.trim_end_matches('|')
-        .rsplit('|')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
+    row.trim_end_matches('|').rsplit('|').next().unwrap_or_default().trim().to_owned()
 }
 
 fn named_tests(cell: &str) -> impl Iterator<Item = &str> {
@@ -155,34 +136,19 @@ mod tests {
     fn untested_steps_are_named() {
         let tree = Tree::of(&[
             ("crates/jail/src/report.rs", REPORT),
-            (
-                "tests/tests/faults.rs",
-                "case(Step::Clone); other(Step::RootMount); // Step::Root",
-            ),
+            ("tests/tests/faults.rs", "case(Step::Clone); other(Step::RootMount); // Step::Root"),
             ("tests/tests/faults/late.rs", "case(\"no_new_privileges\");"),
             ("tests/tests/escape.rs", "Step::Root"),
         ]);
-        assert_eq!(
-            whats(&steps(&tree)),
-            ["Step::Root has no test in the suite faults"]
-        );
+        assert_eq!(whats(&steps(&tree)), ["Step::Root has no test in the suite faults"]);
     }
 
     #[test]
     fn a_layer_needs_the_escape_suite() {
-        let layer = (
-            "crates/jail/src/layer.rs",
-            "pub enum Layer { Seccomp }",
-        );
+        let layer = ("crates/jail/src/layer.rs", "pub enum Layer { Seccomp }");
         let found = layers(&Tree::of(&[layer]));
         assert_eq!(found[0].place, "tests/escape.rs");
-        assert!(
-            layers(&Tree::of(&[
-                layer,
-                ("tests/escape.rs", "f(Layer::Seccomp)")
-            ]))
-            .is_empty()
-        );
+        assert!(layers(&Tree::of(&[layer, ("tests/escape.rs", "f(Layer::Seccomp)")])).is_empty());
     }
 
     #[test]
@@ -192,10 +158,7 @@ mod tests {
             | c | 3 | `escape::in_catalogue` |\n\n```\n| not | a | row |\n```\n";
         let tree = Tree::of(&[
             ("SPECIFICATION.md", table),
-            (
-                "tests/cli.rs",
-                "fn is_kept() {} escape!(in_catalogue, |a| {}); // fn gone()",
-            ),
+            ("tests/cli.rs", "fn is_kept() {} escape!(in_catalogue, |a| {}); // fn gone()"),
         ]);
         let found = specification(&tree);
         let places: Vec<_> = found.iter().map(|finding| finding.place.as_str()).collect();

@@ -43,11 +43,7 @@ pub(super) fn lengths_and_links(tree: &Tree) -> Vec<Finding> {
 
 pub(super) fn no_registry_address(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    for file in tree
-        .files
-        .iter()
-        .filter(|file| !GENERATED.contains(&file.path.as_str()))
-    {
+    for file in tree.files.iter().filter(|file| !GENERATED.contains(&file.path.as_str())) {
         for (at, line) in file.text.lines().enumerate() {
             if let Some(host) = hosts(line).find_map(registry) {
                 let what = format!("gives an address at {host}; name the package instead");
@@ -74,10 +70,7 @@ pub(super) fn without_code_blocks(markdown: &str) -> String {
 }
 
 fn broken_links(tree: &Tree, file: &File) -> Vec<Finding> {
-    let directory = file
-        .path
-        .rsplit_once('/')
-        .map_or("", |(directory, _)| directory);
+    let directory = file.path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut found = Vec::new();
     for (at, line) in without_code_blocks(&file.text).lines().enumerate() {
         for target in link_targets(line) {
@@ -140,8 +133,7 @@ fn hosts(line: &str) -> impl Iterator<Item = &str> {
 
 fn registry(host: &str) -> Option<&'static str> {
     let names_it = |registry: &&str| {
-        host.strip_suffix(*registry)
-            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        host.strip_suffix(*registry).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
     REGISTRIES.into_iter().find(names_it)
 }
@@ -162,21 +154,11 @@ mod tests {
     fn links_resolve_from_their_own_directory() {
         let links = "[a](../README.md#top) [b](/docs/x.md) [c](gone.md \"title\") [d](#here)\n\
                      [e](https://example.org/x) `[f](code.md)` [g](../../out.md)\n```\n[h](fence.md)\n```\n![i](<x.md>)";
-        let tree = Tree::of(&[
-            ("docs/x.md", links),
-            ("README.md", ""),
-            ("ARCHITECTURE.md", ""),
-        ]);
-        let whats: Vec<_> = lengths_and_links(&tree)
-            .into_iter()
-            .map(|found| found.what)
-            .collect();
+        let tree = Tree::of(&[("docs/x.md", links), ("README.md", ""), ("ARCHITECTURE.md", "")]);
+        let whats: Vec<_> = lengths_and_links(&tree).into_iter().map(|found| found.what).collect();
         assert_eq!(
             whats,
-            [
-                "links to gone.md, which is not there",
-                "links to ../../out.md, which is not there"
-            ]
+            ["links to gone.md, which is not there", "links to ../../out.md, which is not there"]
         );
     }
 

@@ -3,24 +3,14 @@
 use super::{File, Finding, Tree};
 
 /// From the bottom up. A crate may depend only on those before it.
-const ORDER: [&str; 6] = [
-    "belljar-sys",
-    "belljar-jail",
-    "belljar",
-    "belljar-evolve",
-    "belljar-server",
-    "belljar-cli",
-];
+const ORDER: [&str; 6] =
+    ["belljar-sys", "belljar-jail", "belljar", "belljar-evolve", "belljar-server", "belljar-cli"];
 /// What drives the product from outside; no part of the product may depend on it.
 const OUTSIDE: [&str; 2] = ["belljar-tests", "xtask"];
 const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
 pub(super) fn one_way(tree: &Tree) -> Vec<Finding> {
-    let manifests: Vec<_> = tree
-        .files
-        .iter()
-        .filter(|file| is_crate(&file.path))
-        .collect();
+    let manifests: Vec<_> = tree.files.iter().filter(|file| is_crate(&file.path)).collect();
     if manifests.is_empty() {
         return vec![Finding::missing("crates/*/Cargo.toml")];
     }
@@ -39,10 +29,8 @@ fn violations(manifest: &File) -> Vec<Finding> {
         Ok(table) => table,
         Err(error) => return vec![failure(format!("is not TOML: {error}"))],
     };
-    let name = table
-        .get("package")
-        .and_then(|package| package.get("name"))
-        .and_then(|n| n.as_str());
+    let name =
+        table.get("package").and_then(|package| package.get("name")).and_then(|n| n.as_str());
     let Some(name) = name else {
         return vec![failure("names no package".into())];
     };
@@ -67,18 +55,10 @@ fn dependencies(manifest: &toml::Table) -> Vec<String> {
     let for_targets = for_targets.into_iter().flat_map(|targets| targets.values());
     let holders = std::iter::once(manifest).chain(for_targets.filter_map(toml::Value::as_table));
     holders
-        .flat_map(|holder| {
-            TABLES
-                .iter()
-                .filter_map(|table| holder.get(*table)?.as_table())
-        })
+        .flat_map(|holder| TABLES.iter().filter_map(|table| holder.get(*table)?.as_table()))
         .flatten()
         .map(|(name, value)| {
-            value
-                .get("package")
-                .and_then(toml::Value::as_str)
-                .unwrap_or(name)
-                .to_owned()
+            value.get("package").and_then(toml::Value::as_str).unwrap_or(name).to_owned()
         })
         .collect()
 }
@@ -89,10 +69,7 @@ mod tests {
 
     fn found(manifest: &str) -> Vec<String> {
         let tree = Tree::of(&[("crates/any/Cargo.toml", manifest)]);
-        one_way(&tree)
-            .into_iter()
-            .map(|finding| finding.what)
-            .collect()
+        one_way(&tree).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
@@ -103,19 +80,12 @@ mod tests {
 
     #[test]
     fn upward_dependencies_are_found_in_every_table() {
-        for table in [
-            "dependencies",
-            "dev-dependencies",
-            "target.'cfg(unix)'.build-dependencies",
-        ] {
+        for table in ["dependencies", "dev-dependencies", "target.'cfg(unix)'.build-dependencies"] {
             let manifest = format!(
                 "[package]\nname = \"belljar-jail\"\n[{table}]\nbelljar = {{ path = \"../belljar\" }}\n"
             );
             let found = found(&manifest);
-            assert_eq!(
-                found,
-                ["belljar-jail depends on belljar, which stands above it"]
-            );
+            assert_eq!(found, ["belljar-jail depends on belljar, which stands above it"]);
         }
     }
 

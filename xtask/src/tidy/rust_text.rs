@@ -39,15 +39,10 @@ pub(super) fn test_names(code: &str) -> BTreeSet<&str> {
     let after = |mark: &'static str| {
         code.match_indices(mark).filter_map(move |(at, _)| {
             let rest = code[at + mark.len()..].trim_start();
-            rest.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
-                .next()
+            rest.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').next()
         })
     };
-    after("fn ")
-        .chain(after("!("))
-        .chain(after("! {"))
-        .filter(|name| !name.is_empty())
-        .collect()
+    after("fn ").chain(after("!(")).chain(after("! {")).filter(|name| !name.is_empty()).collect()
 }
 
 /// The variants of `enum NAME`, or nothing if the source has no such enum.
@@ -97,20 +92,15 @@ pub(super) fn snake_case(name: &str) -> String {
 fn blank_length(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     match rest {
-        [b'/', b'/', ..] => rest
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .unwrap_or(rest.len()),
+        [b'/', b'/', ..] => rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len()),
         [b'/', b'*', ..] => block_comment(rest),
         [b'"', ..] => quoted(rest, b'"'),
         [b'\'', b'\\', ..] => quoted(rest, b'\''),
         // Three bytes are a character; otherwise it is a lifetime. A character beyond ASCII takes up to four.
         [b'\'', _, b'\'', ..] => 3,
-        [b'\'', first, ..] if !first.is_ascii() => rest
-            .iter()
-            .skip(1)
-            .position(|byte| *byte == b'\'')
-            .map_or(1, |end| end + 2),
+        [b'\'', first, ..] if !first.is_ascii() => {
+            rest.iter().skip(1).position(|byte| *byte == b'\'').map_or(1, |end| end + 2)
+        }
         [b'r', b'#' | b'"', ..] if !continues_word(bytes, at) => raw_string(rest),
         _ => 0,
     }
@@ -176,15 +166,7 @@ mod tests {
         for gone in ["one", "two", "three", "four", "\"", "é"] {
             assert!(!code.contains(gone), "{gone} in {code}");
         }
-        for kept in [
-            "let a",
-            "let b",
-            "let c",
-            "'static str",
-            "r#type",
-            "let f",
-            "five()",
-        ] {
+        for kept in ["let a", "let b", "let c", "'static str", "r#type", "let f", "five()"] {
             assert!(code.contains(kept), "{kept} not in {code}");
         }
         assert_eq!(code.lines().count(), source.lines().count());
@@ -195,10 +177,7 @@ mod tests {
         let source = "pub enum Other { X }\n#[repr(u8)]\npub enum Step {\n    /// Doc, with a comma.\n    Clone = 1,\n\
             #[serde(rename = \"x\")]\n    Mount { at: Vec<u8>, b: u8 },\n    Pivot(Option<u8>, u8),\n    Last\n}\n";
         let code = code_only(source);
-        assert_eq!(
-            variants(&code, "Step").unwrap(),
-            ["Clone", "Mount", "Pivot", "Last"]
-        );
+        assert_eq!(variants(&code, "Step").unwrap(), ["Clone", "Mount", "Pivot", "Last"]);
         assert_eq!(variants(&code, "Layer"), None);
     }
 

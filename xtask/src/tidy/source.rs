@@ -4,23 +4,15 @@ use super::rust_text::{code_only, words};
 use super::{Finding, Tree};
 
 /// Written in halves, so that this file keeps its own rule.
-const UNFINISHED: [&str; 3] = [
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("X", "XX"),
-];
+const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 /// Files in which people leave notes to themselves. Documents may talk about such notes.
-const SOURCE_ENDINGS: [&str; 8] = [
-    ".rs", ".toml", ".py", ".sh", ".js", ".ts", ".yml", ".ci/run",
-];
+const SOURCE_ENDINGS: [&str; 8] = [".rs", ".toml", ".py", ".sh", ".js", ".ts", ".yml", ".ci/run"];
 /// Past the first a reader loses the thread; past the second we stop.
 const LONG_LINES: usize = 400;
 const TOO_LONG_LINES: usize = 600;
 
 pub(super) fn unsafe_only_in_sys(tree: &Tree) -> Vec<Finding> {
-    let elsewhere = tree
-        .rust()
-        .filter(|file| !file.path.starts_with("crates/sys/"));
+    let elsewhere = tree.rust().filter(|file| !file.path.starts_with("crates/sys/"));
     elsewhere
         .flat_map(|file| {
             let code = code_only(&file.text);
@@ -38,24 +30,15 @@ pub(super) fn unsafe_only_in_sys(tree: &Tree) -> Vec<Finding> {
 pub(super) fn nothing_unfinished(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for file in &tree.files {
-        if !SOURCE_ENDINGS
-            .iter()
-            .any(|ending| file.path.ends_with(ending))
-        {
+        if !SOURCE_ENDINGS.iter().any(|ending| file.path.ends_with(ending)) {
             continue;
         }
         for (line, word) in words(&file.text).filter(|(_, word)| UNFINISHED.contains(word)) {
-            found.push(Finding::failure(
-                format!("{}:{line}", file.path),
-                format!("says {word}"),
-            ));
+            found.push(Finding::failure(format!("{}:{line}", file.path), format!("says {word}")));
         }
         if file.path.ends_with(".rs") {
             for line in lines_with(&code_only(&file.text), "todo!") {
-                found.push(Finding::failure(
-                    format!("{}:{line}", file.path),
-                    "calls todo!",
-                ));
+                found.push(Finding::failure(format!("{}:{line}", file.path), "calls todo!"));
             }
         }
     }
@@ -65,12 +48,10 @@ pub(super) fn nothing_unfinished(tree: &Tree) -> Vec<Finding> {
 pub(super) fn no_ignored_test(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .flat_map(|file| {
-            lines_with(&code_only(&file.text), "#[ignore")
-                .into_iter()
-                .map(|line| {
-                    let place = format!("{}:{line}", file.path);
-                    Finding::failure(place, "ignores a test: what does not run proves nothing")
-                })
+            lines_with(&code_only(&file.text), "#[ignore").into_iter().map(|line| {
+                let place = format!("{}:{line}", file.path);
+                Finding::failure(place, "ignores a test: what does not run proves nothing")
+            })
         })
         .collect()
 }
@@ -107,10 +88,7 @@ fn lines_of_code(source: &str) -> usize {
 }
 
 fn lines_with(text: &str, mark: &str) -> Vec<usize> {
-    let marked = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| line.contains(mark));
+    let marked = text.lines().enumerate().filter(|(_, line)| line.contains(mark));
     marked.map(|(at, _)| at + 1).collect()
 }
 
@@ -136,19 +114,12 @@ mod tests {
             ),
         ]);
         let found = unsafe_only_in_sys(&tree);
-        assert_eq!(
-            places(&found),
-            ["crates/jail/src/b.rs:2", "crates/jail/src/b.rs:4"]
-        );
+        assert_eq!(places(&found), ["crates/jail/src/b.rs:2", "crates/jail/src/b.rs:4"]);
     }
 
     #[test]
     fn notes_to_self_are_found_in_comments_too() {
-        let note = format!(
-            "// {}: later\nlet t = \"/tmp/a-{}\";",
-            UNFINISHED[0],
-            "X".repeat(6)
-        );
+        let note = format!("// {}: later\nlet t = \"/tmp/a-{}\";", UNFINISHED[0], "X".repeat(6));
         let call = format!("fn f() {{ {}!() }}", "todo");
         let tree = Tree::of(&[
             ("a.rs", note.as_str()),
@@ -162,10 +133,7 @@ mod tests {
     #[test]
     fn ignored_tests_and_mod_rs_are_found() {
         let tree = Tree::of(&[
-            (
-                "tests/escape.rs",
-                "#[test]\n#[ignore = \"slow\"]\nfn a() {}",
-            ),
+            ("tests/escape.rs", "#[test]\n#[ignore = \"slow\"]\nfn a() {}"),
             ("crates/cli/src/run/mod.rs", ""),
             ("crates/cli/src/pod_mod.rs", ""),
         ]);

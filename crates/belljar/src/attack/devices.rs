@@ -20,29 +20,19 @@ const MASKED: Expect = Expect::OneOf(&[HIDDEN, "EACCES", "EROFS"]);
 const O_NONBLOCK: i32 = 0o4000;
 
 pub(super) const PROBES: &[Probe] = &[
-    Probe::new(
-        "core_pattern",
-        Kernel,
-        "proc",
-        "Opens core_pattern, which runs as root",
-        |_| open_in_proc("/proc/sys/kernel/core_pattern"),
-    )
+    Probe::new("core_pattern", Kernel, "proc", "Opens core_pattern, which runs as root", |_| {
+        open_in_proc("/proc/sys/kernel/core_pattern")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(MASKED)
     .strict(ABSENT),
-    Probe::new(
-        "sysrq_trigger",
-        Kernel,
-        "proc",
-        "Opens sysrq-trigger for writing",
-        |f| {
-            if !f.has("/proc/sysrq-trigger") {
-                return Ok(Attempt::not_applicable("the host has none"));
-            }
-            open_in_proc("/proc/sysrq-trigger")
-        },
-    )
+    Probe::new("sysrq_trigger", Kernel, "proc", "Opens sysrq-trigger for writing", |f| {
+        if !f.has("/proc/sysrq-trigger") {
+            return Ok(Attempt::not_applicable("the host has none"));
+        }
+        open_in_proc("/proc/sysrq-trigger")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(MASKED)
@@ -56,10 +46,7 @@ pub(super) const PROBES: &[Probe] = &[
     .strict(ABSENT),
     Probe::new("kmsg", Kernel, "proc", "Opens the kernel's log", |_| {
         let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .custom_flags(O_NONBLOCK)
-            .open("/proc/kmsg")?;
+        let file = options.read(true).custom_flags(O_NONBLOCK).open("/proc/kmsg")?;
         if file.metadata()?.is_dir() || !is_of_proc(&file) {
             return Attempt::hidden("a stand-in");
         }
@@ -69,24 +56,14 @@ pub(super) const PROBES: &[Probe] = &[
     .basic(EACCES)
     .boxed(MASKED)
     .strict(ABSENT),
-    Probe::new(
-        "kallsyms",
-        Kernel,
-        "proc",
-        "Reads the kernel's addresses",
-        kernel_addresses,
-    )
-    .needs_root()
-    .basic(Expect::OneOf(&[HIDDEN, "EACCES"]))
-    .boxed(MASKED)
-    .strict(ABSENT),
-    Probe::new(
-        "proc_keys",
-        Kernel,
-        "proc",
-        "Lists the keys of the host",
-        |f| read_some(f, "/proc/keys"),
-    )
+    Probe::new("kallsyms", Kernel, "proc", "Reads the kernel's addresses", kernel_addresses)
+        .needs_root()
+        .basic(Expect::OneOf(&[HIDDEN, "EACCES"]))
+        .boxed(MASKED)
+        .strict(ABSENT),
+    Probe::new("proc_keys", Kernel, "proc", "Lists the keys of the host", |f| {
+        read_some(f, "/proc/keys")
+    })
     .boxed(MASKED)
     .strict(ABSENT),
     Probe::new("sys_kernel", Kernel, "root", "Lists /sys/kernel", |f| {
@@ -108,78 +85,48 @@ pub(super) const PROBES: &[Probe] = &[
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "release_agent",
-        Kernel,
-        "root",
-        "Opens a release_agent, which runs as root",
-        |f| open_for_writing(f.release_agent.as_deref()),
-    )
-    .needs_root()
-    .basic(EACCES)
-    .boxed(ABSENT),
-    Probe::new(
-        "dev_mem",
-        Kernel,
-        "devices",
-        "Opens the machine's memory",
-        |f| device(f, "/dev/mem"),
-    )
-    .needs_root()
-    .basic(EACCES)
-    .boxed(ABSENT),
-    Probe::new(
-        "dev_kmsg",
-        Kernel,
-        "devices",
-        "Opens the kernel's log device",
-        |f| device(f, "/dev/kmsg"),
-    )
-    .needs_root()
-    .basic(EACCES)
-    .boxed(ABSENT),
-    Probe::new("dev_kvm", Kernel, "devices", "Opens the hypervisor", |f| {
-        device(f, "/dev/kvm")
+    Probe::new("release_agent", Kernel, "root", "Opens a release_agent, which runs as root", |f| {
+        open_for_writing(f.release_agent.as_deref())
     })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new("dev_fuse", Kernel, "devices", "Opens FUSE", |f| {
-        device(f, "/dev/fuse")
+    Probe::new("dev_mem", Kernel, "devices", "Opens the machine's memory", |f| {
+        device(f, "/dev/mem")
     })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "dev_tun",
-        Kernel,
-        "devices",
-        "Opens the network tunnel device",
-        |f| device(f, "/dev/net/tun"),
-    )
+    Probe::new("dev_kmsg", Kernel, "devices", "Opens the kernel's log device", |f| {
+        device(f, "/dev/kmsg")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "dev_loop",
-        Kernel,
-        "devices",
-        "Opens the loop devices' control",
-        |f| device(f, "/dev/loop-control"),
-    )
+    Probe::new("dev_kvm", Kernel, "devices", "Opens the hypervisor", |f| device(f, "/dev/kvm"))
+        .needs_root()
+        .basic(EACCES)
+        .boxed(ABSENT),
+    Probe::new("dev_fuse", Kernel, "devices", "Opens FUSE", |f| device(f, "/dev/fuse"))
+        .needs_root()
+        .basic(EACCES)
+        .boxed(ABSENT),
+    Probe::new("dev_tun", Kernel, "devices", "Opens the network tunnel device", |f| {
+        device(f, "/dev/net/tun")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "dev_disk",
-        Kernel,
-        "devices",
-        "Opens a disk of the host",
-        |f| match &f.disk {
-            Some(disk) => open_device(disk),
-            None => Ok(Attempt::not_applicable("the host shows no disk")),
-        },
-    )
+    Probe::new("dev_loop", Kernel, "devices", "Opens the loop devices' control", |f| {
+        device(f, "/dev/loop-control")
+    })
+    .needs_root()
+    .basic(EACCES)
+    .boxed(ABSENT),
+    Probe::new("dev_disk", Kernel, "devices", "Opens a disk of the host", |f| match &f.disk {
+        Some(disk) => open_device(disk),
+        None => Ok(Attempt::not_applicable("the host shows no disk")),
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
@@ -197,8 +144,7 @@ fn open_in_proc(path: &str) -> Tried {
 /// True if the file lies on the file system of /proc itself: a mask put over it does not.
 fn is_of_proc(file: &File) -> bool {
     let proc = fs::metadata("/proc/self").map(|metadata| metadata.dev());
-    file.metadata()
-        .is_ok_and(|metadata| proc.is_ok_and(|proc| proc == metadata.dev()))
+    file.metadata().is_ok_and(|metadata| proc.is_ok_and(|proc| proc == metadata.dev()))
 }
 
 fn read_some(fixture: &Fixture, path: &str) -> Tried {
@@ -216,14 +162,9 @@ fn kernel_addresses(fixture: &Fixture) -> Tried {
     if !fixture.has("/proc/kallsyms") {
         return Ok(Attempt::not_applicable("the host has none"));
     }
-    let mut lines = BufReader::new(File::open("/proc/kallsyms")?)
-        .lines()
-        .take(1000);
-    let is_address = |line: String| {
-        line.split(' ')
-            .next()
-            .is_some_and(|at| at.contains(|c| c != '0'))
-    };
+    let mut lines = BufReader::new(File::open("/proc/kallsyms")?).lines().take(1000);
+    let is_address =
+        |line: String| line.split(' ').next().is_some_and(|at| at.contains(|c| c != '0'));
     if lines.any(|line| line.is_ok_and(is_address)) {
         Attempt::allowed("addresses are shown")
     } else {
@@ -248,9 +189,6 @@ fn device(fixture: &Fixture, path: &str) -> Tried {
 }
 
 fn open_device(path: &Path) -> Tried {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(O_NONBLOCK)
-        .open(path)?;
+    OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
     Attempt::allowed("opened, not read")
 }

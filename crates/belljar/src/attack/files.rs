@@ -21,33 +21,19 @@ const ABSENT: Expect = Expect::Absent("ENOENT");
 const NOT_THROUGH_INIT: Expect = Expect::OneOf(&["EACCES", "ENOENT"]);
 
 pub(super) const PROBES: &[Probe] = &[
-    Probe::new(
-        "read_secret",
-        Files,
-        "root",
-        "Reads a host file by its absolute path",
-        |f| read_canary(f, &f.secret),
-    )
+    Probe::new("read_secret", Files, "root", "Reads a host file by its absolute path", |f| {
+        read_canary(f, &f.secret)
+    })
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "stat_secret",
-        Files,
-        "root",
-        "Asks whether a host file exists",
-        |f| {
-            fs::metadata(&f.secret)?;
-            Attempt::allowed("it exists")
-        },
-    )
+    Probe::new("stat_secret", Files, "root", "Asks whether a host file exists", |f| {
+        fs::metadata(&f.secret)?;
+        Attempt::allowed("it exists")
+    })
     .boxed(ABSENT),
-    Probe::new(
-        "list_host_directory",
-        Files,
-        "root",
-        "Lists a directory of the host",
-        |f| list(f.secret.parent().unwrap_or(Path::new("/tmp"))),
-    )
+    Probe::new("list_host_directory", Files, "root", "Lists a directory of the host", |f| {
+        list(f.secret.parent().unwrap_or(Path::new("/tmp")))
+    })
     .basic(EACCES)
     .boxed(ABSENT),
     Probe::new(
@@ -77,12 +63,7 @@ pub(super) const PROBES: &[Probe] = &[
         Files,
         "root",
         "Climbs out of a working directory left outside the root (CVE-2024-21626)",
-        |f| {
-            read_canary(
-                f,
-                &below(&format!("/proc/self/cwd/{}", "../".repeat(32)), &f.secret),
-            )
-        },
+        |f| read_canary(f, &below(&format!("/proc/self/cwd/{}", "../".repeat(32)), &f.secret)),
     )
     .basic(EACCES)
     .boxed(ABSENT),
@@ -134,57 +115,35 @@ pub(super) const PROBES: &[Probe] = &[
     )
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "open_shadow",
-        Files,
-        "root",
-        "Opens the password file",
-        |f| {
-            if !f.has("/etc/shadow") {
-                return Ok(Attempt::not_applicable("the host has none"));
-            }
-            File::open("/etc/shadow")?;
-            Attempt::allowed("opened, not read")
-        },
-    )
+    Probe::new("open_shadow", Files, "root", "Opens the password file", |f| {
+        if !f.has("/etc/shadow") {
+            return Ok(Attempt::not_applicable("the host has none"));
+        }
+        File::open("/etc/shadow")?;
+        Attempt::allowed("opened, not read")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "list_root_home",
-        Files,
-        "root",
-        "Lists the home of root",
-        |f| list_if_present(f, Path::new("/root")),
-    )
+    Probe::new("list_root_home", Files, "root", "Lists the home of root", |f| {
+        list_if_present(f, Path::new("/root"))
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "list_home",
-        Files,
-        "root",
-        "Lists the user's own home on the host",
-        |f| list_if_present(f, &f.home),
-    )
+    Probe::new("list_home", Files, "root", "Lists the user's own home on the host", |f| {
+        list_if_present(f, &f.home)
+    })
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "list_ssh_keys",
-        Files,
-        "root",
-        "Lists the user's SSH directory",
-        |f| list_if_present(f, &f.home.join(".ssh")),
-    )
+    Probe::new("list_ssh_keys", Files, "root", "Lists the user's SSH directory", |f| {
+        list_if_present(f, &f.home.join(".ssh"))
+    })
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "list_run",
-        Files,
-        "root",
-        "Lists /run, where sockets and secrets lie",
-        |f| list_if_present(f, Path::new("/run")),
-    )
+    Probe::new("list_run", Files, "root", "Lists /run, where sockets and secrets lie", |f| {
+        list_if_present(f, Path::new("/run"))
+    })
     .basic(EACCES)
     .boxed(ABSENT),
 ];
@@ -219,9 +178,7 @@ fn list_if_present(fixture: &Fixture, directory: &Path) -> Tried {
 
 fn by_handle(fixture: &Fixture) -> Tried {
     if fixture.secret_handle.is_empty() {
-        return Ok(Attempt::not_applicable(
-            "the host's file system gives no handles",
-        ));
+        return Ok(Attempt::not_applicable("the host's file system gives no handles"));
     }
     let system = File::open("/usr")?;
     let mount = Arg::Int(system.as_raw_fd().into());

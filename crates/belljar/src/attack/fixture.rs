@@ -86,10 +86,8 @@ impl Fixture {
     /// Puts everything in place, under a directory `belljar-attack-*` of /tmp.
     pub fn prepare() -> io::Result<Prepared> {
         let canary = random_hex()?;
-        let directory = PathBuf::from(format!(
-            "/tmp/belljar-attack-{}",
-            canary.get(..16).unwrap_or("0")
-        ));
+        let directory =
+            PathBuf::from(format!("/tmp/belljar-attack-{}", canary.get(..16).unwrap_or("0")));
         fs::DirBuilder::new().mode(0o755).create(&directory)?;
         // From here on a failure must still remove the directory.
         Prepared::fill(&directory, canary).inspect_err(|_| {
@@ -123,9 +121,7 @@ impl Fixture {
     }
 
     pub(super) fn has(&self, path: &str) -> bool {
-        self.present
-            .iter()
-            .any(|present| present == Path::new(path))
+        self.present.iter().any(|present| present == Path::new(path))
     }
 }
 
@@ -134,10 +130,7 @@ const MARK: &str = "belljar-attack";
 impl Prepared {
     /// What a run at that level is told.
     pub fn at(&self, level: &str) -> Fixture {
-        Fixture {
-            level: level.to_owned(),
-            ..self.fixture.clone()
-        }
+        Fixture { level: level.to_owned(), ..self.fixture.clone() }
     }
 
     /// What a control is told.
@@ -164,9 +157,8 @@ impl Prepared {
         let unix_path = directory.join("socket");
         let pathname = UnixListener::bind(&unix_path)?;
         fs::set_permissions(&unix_path, Permissions::from_mode(0o777))?;
-        let segment_key = i32::from_str_radix(canary.get(..7).unwrap_or("1"), 16)
-            .unwrap_or(1)
-            .max(1);
+        let segment_key =
+            i32::from_str_radix(canary.get(..7).unwrap_or("1"), 16).unwrap_or(1).max(1);
         let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()));
         let metadata = fs::metadata(&secret)?;
         let fixture = Fixture {
@@ -220,10 +212,7 @@ impl Drop for Prepared {
 
 /// SHA-256 in hexadecimal.
 pub(super) fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn random_hex() -> io::Result<String> {
@@ -238,10 +227,7 @@ fn write_with_mode(path: &Path, text: &str, mode: u32) -> io::Result<()> {
 }
 
 fn text(path: &str) -> String {
-    fs::read_to_string(path)
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
 /// Paths whose absence on the host makes a probe pointless.
@@ -267,9 +253,8 @@ fn present(home: &Path) -> Vec<PathBuf> {
     ];
     let mut tried: Vec<PathBuf> = TRIED.iter().map(PathBuf::from).collect();
     // A home that a sandbox has as well says nothing about the host's.
-    let shared = ["/", "/tmp", "/workspace", "/home/sandbox"]
-        .iter()
-        .any(|at| home == Path::new(at));
+    let shared =
+        ["/", "/tmp", "/workspace", "/home/sandbox"].iter().any(|at| home == Path::new(at));
     if !shared && !home.starts_with("/usr") {
         tried.extend([home.to_owned(), home.join(".ssh")]);
     }
@@ -280,53 +265,32 @@ fn present(home: &Path) -> Vec<PathBuf> {
 fn cgroups() -> Vec<String> {
     let own = text("/proc/self/cgroup");
     let paths = own.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths
-        .filter(|path| *path != "/")
-        .map(str::to_owned)
-        .collect()
+    paths.filter(|path| *path != "/").map(str::to_owned).collect()
 }
 
 /// A file of that name at the root of a mounted hierarchy.
 fn cgroup_file(name: &str) -> Option<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
-    let below = fs::read_dir(root)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
-    std::iter::once(root.to_owned())
-        .chain(below)
-        .map(|dir| dir.join(name))
-        .find(|at| at.exists())
+    let below = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    std::iter::once(root.to_owned()).chain(below).map(|dir| dir.join(name)).find(|at| at.exists())
 }
 
 fn interface() -> Option<String> {
     let all = fs::read_dir("/sys/class/net").ok()?.flatten();
-    all.filter_map(|entry| entry.file_name().into_string().ok())
-        .find(|name| name != "lo")
+    all.filter_map(|entry| entry.file_name().into_string().ok()).find(|name| name != "lo")
 }
 
 /// A disk, if possible one that this user can open: some hosts keep even root off the others.
 fn disk() -> Option<PathBuf> {
     const NAMES: [&str; 7] = ["vd", "sd", "nvme", "xvd", "mmcblk", "dm-", "loop"];
     let is_disk = |path: &PathBuf| {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         NAMES.iter().any(|start| name.starts_with(start))
             && fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
     };
-    let entries = fs::read_dir("/dev")
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path());
+    let entries = fs::read_dir("/dev").ok()?.flatten().map(|entry| entry.path());
     let disks: Vec<PathBuf> = entries.filter(is_disk).collect();
-    disks
-        .iter()
-        .find(|path| File::open(path).is_ok())
-        .or(disks.first())
-        .cloned()
+    disks.iter().find(|path| File::open(path).is_ok()).or(disks.first()).cloned()
 }
 
 /// Variables that a built environment may well have in common with the host's.

@@ -52,96 +52,56 @@ pub(super) const PROBES: &[Probe] = &[
         },
     )
     .always(Expect::Hidden),
-    Probe::new(
-        "hostname",
-        Leaks,
-        "uts_namespace",
-        "Learns the host's name",
-        |f| {
-            let seen = host::hostname();
-            if seen == f.hostname {
-                Attempt::allowed(seen)
-            } else {
-                Attempt::hidden(seen)
-            }
-        },
-    )
+    Probe::new("hostname", Leaks, "uts_namespace", "Learns the host's name", |f| {
+        let seen = host::hostname();
+        if seen == f.hostname { Attempt::allowed(seen) } else { Attempt::hidden(seen) }
+    })
     .boxed(Expect::Hidden),
-    Probe::new(
-        "machine_id",
-        Leaks,
-        "root",
-        "Reads the machine's unique number",
-        |f| {
-            if !f.has("/etc/machine-id") {
-                return Ok(Attempt::not_applicable("the host has none"));
-            }
-            File::open("/etc/machine-id")?;
-            Attempt::allowed("opened")
-        },
-    )
+    Probe::new("machine_id", Leaks, "root", "Reads the machine's unique number", |f| {
+        if !f.has("/etc/machine-id") {
+            return Ok(Attempt::not_applicable("the host has none"));
+        }
+        File::open("/etc/machine-id")?;
+        Attempt::allowed("opened")
+    })
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "boot_id",
-        Leaks,
-        "proc",
-        "Reads the number of this boot of the host",
-        |f| same_text("/proc/sys/kernel/random/boot_id", &f.boot_id),
-    )
+    Probe::new("boot_id", Leaks, "proc", "Reads the number of this boot of the host", |f| {
+        same_text("/proc/sys/kernel/random/boot_id", &f.boot_id)
+    })
     .strict(ABSENT),
-    Probe::new(
-        "kernel_command_line",
-        Leaks,
-        "proc",
-        "Reads how the host was booted",
-        |_| not_empty("/proc/cmdline"),
-    )
+    Probe::new("kernel_command_line", Leaks, "proc", "Reads how the host was booted", |_| {
+        not_empty("/proc/cmdline")
+    })
     .boxed(Expect::Hidden)
     .strict(ABSENT),
-    Probe::new(
-        "partitions",
-        Leaks,
-        "proc",
-        "Reads the host's disks",
-        |_| not_empty("/proc/partitions"),
-    )
+    Probe::new("partitions", Leaks, "proc", "Reads the host's disks", |_| {
+        not_empty("/proc/partitions")
+    })
     .boxed(Expect::Hidden)
     .strict(ABSENT),
-    Probe::new(
-        "modules",
-        Leaks,
-        "proc",
-        "Reads the kernel's modules",
-        |f| {
-            // A kernel that loads no modules has no such file, and neither needs a mask for it.
-            match not_empty("/proc/modules") {
-                Err(errno) if errno.is("ENOENT") && f.is_outside() => {
-                    Ok(Attempt::not_applicable("the host's kernel has none"))
-                }
-                Ok(Attempt::Hidden { .. }) if f.is_outside() => {
-                    Ok(Attempt::not_applicable("the host has loaded none"))
-                }
-                answer => answer,
+    Probe::new("modules", Leaks, "proc", "Reads the kernel's modules", |f| {
+        // A kernel that loads no modules has no such file, and neither needs a mask for it.
+        match not_empty("/proc/modules") {
+            Err(errno) if errno.is("ENOENT") && f.is_outside() => {
+                Ok(Attempt::not_applicable("the host's kernel has none"))
             }
-        },
-    )
+            Ok(Attempt::Hidden { .. }) if f.is_outside() => {
+                Ok(Attempt::not_applicable("the host has loaded none"))
+            }
+            answer => answer,
+        }
+    })
     .boxed(MASKED)
     .strict(ABSENT),
-    Probe::new(
-        "host_users",
-        Leaks,
-        "root",
-        "Reads the host's list of users",
-        |f| {
-            let seen = fs::read_to_string("/etc/passwd")?;
-            if digest(seen.trim().as_bytes()) == f.passwd_digest {
-                Attempt::allowed("the host's own /etc/passwd")
-            } else {
-                Attempt::hidden("a list made for the sandbox")
-            }
-        },
-    )
+    Probe::new("host_users", Leaks, "root", "Reads the host's list of users", |f| {
+        let seen = fs::read_to_string("/etc/passwd")?;
+        if digest(seen.trim().as_bytes()) == f.passwd_digest {
+            Attempt::allowed("the host's own /etc/passwd")
+        } else {
+            Attempt::hidden("a list made for the sandbox")
+        }
+    })
     .boxed(Expect::Hidden),
     Probe::new(
         "host_arguments",
@@ -151,16 +111,10 @@ pub(super) const PROBES: &[Probe] = &[
         |f| not_empty(&format!("/proc/{}/cmdline", f.host_pid)),
     )
     .boxed(ABSENT),
-    Probe::new(
-        "host_environ",
-        Leaks,
-        "pid_namespace",
-        "Reads its launcher's environment",
-        |f| {
-            File::open(format!("/proc/{}/environ", f.host_pid))?;
-            Attempt::allowed("opened, not read")
-        },
-    )
+    Probe::new("host_environ", Leaks, "pid_namespace", "Reads its launcher's environment", |f| {
+        File::open(format!("/proc/{}/environ", f.host_pid))?;
+        Attempt::allowed("opened, not read")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(ABSENT),
@@ -171,9 +125,7 @@ pub(super) const PROBES: &[Probe] = &[
         "Learns its place among the host's groups",
         |f| {
             if f.cgroups.is_empty() {
-                return Ok(Attempt::not_applicable(
-                    "the host side is in the root group",
-                ));
+                return Ok(Attempt::not_applicable("the host side is in the root group"));
             }
             let seen = fs::read_to_string("/proc/self/cgroup")?;
             match f.cgroups.iter().find(|path| seen.contains(path.as_str())) {
@@ -194,25 +146,15 @@ pub(super) const PROBES: &[Probe] = &[
         },
     )
     .boxed(Expect::OneOf(&["ENOENT", "EPERM", "ENOSYS"])),
-    Probe::new(
-        "runs_as_root",
-        Leaks,
-        "identity",
-        "Is root",
-        |_| match host::user() {
-            0 => Attempt::allowed("user 0"),
-            user => Attempt::hidden(format!("user {user}")),
-        },
-    )
+    Probe::new("runs_as_root", Leaks, "identity", "Is root", |_| match host::user() {
+        0 => Attempt::allowed("user 0"),
+        user => Attempt::hidden(format!("user {user}")),
+    })
     .needs_root()
     .walled(Expect::Hidden),
-    Probe::new(
-        "holds_capabilities",
-        Leaks,
-        "capabilities",
-        "Holds a capability",
-        |_| capabilities(),
-    )
+    Probe::new("holds_capabilities", Leaks, "capabilities", "Holds a capability", |_| {
+        capabilities()
+    })
     .needs_root()
     .walled(Expect::Hidden),
     Probe::new(
@@ -233,19 +175,12 @@ pub(super) const PROBES: &[Probe] = &[
 
 fn environment(fixture: &Fixture) -> Tried {
     if fixture.environment.is_empty() {
-        return Ok(Attempt::not_applicable(
-            "the host side has only common variables",
-        ));
+        return Ok(Attempt::not_applicable("the host side has only common variables"));
     }
     let is_seen = |(name, value): &(&String, &String)| {
         std::env::var_os(name).is_some_and(|own| digest(own.as_encoded_bytes()) == **value)
     };
-    let seen: Vec<_> = fixture
-        .environment
-        .iter()
-        .filter(is_seen)
-        .map(|(name, _)| name)
-        .collect();
+    let seen: Vec<_> = fixture.environment.iter().filter(is_seen).map(|(name, _)| name).collect();
     match seen.as_slice() {
         [] => Attempt::hidden("none of them"),
         seen => Attempt::allowed(format!("{} of them, such as {}", seen.len(), seen[0])),
@@ -278,18 +213,9 @@ fn not_empty(path: &str) -> Tried {
 }
 
 fn capabilities() -> Tried {
-    let header: Vec<u8> = [0x2008_0522_u32, 0]
-        .iter()
-        .flat_map(|word| word.to_ne_bytes())
-        .collect();
+    let header: Vec<u8> = [0x2008_0522_u32, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut sets = [0_u8; 24];
-    reached(
-        syscall(
-            Call::CAPGET,
-            &mut [Arg::Bytes(&header), Arg::Exchange(&mut sets)],
-        ),
-        &[],
-    )?;
+    reached(syscall(Call::CAPGET, &mut [Arg::Bytes(&header), Arg::Exchange(&mut sets)]), &[])?;
     if sets.iter().all(|byte| *byte == 0) {
         Attempt::hidden("none effective, permitted or inheritable")
     } else {

@@ -41,13 +41,9 @@ const SOCK_RAW: i64 = 3;
 const SOCK_SEQPACKET: i64 = 5;
 
 pub(super) const PROBES: &[Probe] = &[
-    Probe::new(
-        "host_tcp",
-        Network,
-        "net_namespace",
-        "Connects to a service on the host",
-        |f| connect(&format!("127.0.0.1:{}", f.tcp_port)),
-    )
+    Probe::new("host_tcp", Network, "net_namespace", "Connects to a service on the host", |f| {
+        connect(&format!("127.0.0.1:{}", f.tcp_port))
+    })
     .basic(EPERM)
     .boxed(NOBODY_THERE),
     Probe::new(
@@ -71,34 +67,20 @@ pub(super) const PROBES: &[Probe] = &[
     )
     .basic(EPERM)
     .boxed(REFUSED),
-    Probe::new(
-        "host_socket_file",
-        Network,
-        "root",
-        "Connects to a socket file of the host",
-        |f| {
-            UnixStream::connect(&f.unix_path)?;
-            Attempt::allowed("connected")
-        },
-    )
+    Probe::new("host_socket_file", Network, "root", "Connects to a socket file of the host", |f| {
+        UnixStream::connect(&f.unix_path)?;
+        Attempt::allowed("connected")
+    })
     .basic(EPERM)
     .boxed(ABSENT),
-    Probe::new(
-        "docker_socket",
-        Network,
-        "root",
-        "Connects to the Docker engine",
-        |f| connect_if_present(f, "/var/run/docker.sock"),
-    )
+    Probe::new("docker_socket", Network, "root", "Connects to the Docker engine", |f| {
+        connect_if_present(f, "/var/run/docker.sock")
+    })
     .basic(EPERM)
     .boxed(ABSENT),
-    Probe::new(
-        "system_bus",
-        Network,
-        "root",
-        "Connects to the system's message bus",
-        |f| connect_if_present(f, "/run/dbus/system_bus_socket"),
-    )
+    Probe::new("system_bus", Network, "root", "Connects to the system's message bus", |f| {
+        connect_if_present(f, "/run/dbus/system_bus_socket")
+    })
     .basic(EPERM)
     .boxed(ABSENT),
     Probe::new(
@@ -111,43 +93,27 @@ pub(super) const PROBES: &[Probe] = &[
     .no_control(WORLD)
     .basic(EPERM)
     .boxed(NO_ROUTE),
-    Probe::new(
-        "world_tcp",
-        Network,
-        "net_namespace",
-        "Connects to the world",
-        |_| connect("192.0.2.1:443"),
-    )
+    Probe::new("world_tcp", Network, "net_namespace", "Connects to the world", |_| {
+        connect("192.0.2.1:443")
+    })
     .no_control(WORLD)
     .basic(EPERM)
     .boxed(NO_ROUTE),
-    Probe::new(
-        "world_tcp6",
-        Network,
-        "net_namespace",
-        "Connects to the world by IPv6",
-        |_| connect("[2001:db8::1]:443"),
-    )
+    Probe::new("world_tcp6", Network, "net_namespace", "Connects to the world by IPv6", |_| {
+        connect("[2001:db8::1]:443")
+    })
     .no_control(WORLD)
     .basic(EPERM)
     .boxed(Expect::OneOf(&["ENETUNREACH", "EADDRNOTAVAIL", "EACCES"])),
-    Probe::new(
-        "world_udp",
-        Network,
-        "net_namespace",
-        "Sends a datagram to the world",
-        |_| send("192.0.2.1:9"),
-    )
+    Probe::new("world_udp", Network, "net_namespace", "Sends a datagram to the world", |_| {
+        send("192.0.2.1:9")
+    })
     .no_control(WORLD)
     .basic(EPERM)
     .boxed(NO_ROUTE),
-    Probe::new(
-        "world_dns",
-        Network,
-        "net_namespace",
-        "Sends a query to a name server",
-        |_| send("192.0.2.53:53"),
-    )
+    Probe::new("world_dns", Network, "net_namespace", "Sends a query to a name server", |_| {
+        send("192.0.2.53:53")
+    })
     .no_control(WORLD)
     .basic(EPERM)
     .boxed(NO_ROUTE),
@@ -196,39 +162,23 @@ pub(super) const PROBES: &[Probe] = &[
     .boxed(Expect::Absent("ENODEV"))
     // There the filter does not even let it ask.
     .strict(EPERM),
-    Probe::new(
-        "raw_icmp",
-        Network,
-        "capabilities",
-        "Opens a raw ICMP socket",
-        |_| socket(AF_INET, SOCK_RAW, 1),
-    )
+    Probe::new("raw_icmp", Network, "capabilities", "Opens a raw ICMP socket", |_| {
+        socket(AF_INET, SOCK_RAW, 1)
+    })
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "packet_socket",
-        Network,
-        "seccomp",
-        "Listens to every packet",
-        |_| socket(AF_PACKET, SOCK_RAW, 0x300),
-    )
+    Probe::new("packet_socket", Network, "seccomp", "Listens to every packet", |_| {
+        socket(AF_PACKET, SOCK_RAW, 0x300)
+    })
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "netlink_route",
-        Network,
-        "seccomp",
-        "Opens the routing interface",
-        |_| socket(AF_NETLINK, SOCK_RAW, 0),
-    )
+    Probe::new("netlink_route", Network, "seccomp", "Opens the routing interface", |_| {
+        socket(AF_NETLINK, SOCK_RAW, 0)
+    })
     .walled(EPERM),
-    Probe::new(
-        "netlink_netfilter",
-        Network,
-        "seccomp",
-        "Opens the firewall interface",
-        |_| socket(AF_NETLINK, SOCK_RAW, 12),
-    )
+    Probe::new("netlink_netfilter", Network, "seccomp", "Opens the firewall interface", |_| {
+        socket(AF_NETLINK, SOCK_RAW, 12)
+    })
     .walled(EPERM),
     Probe::new(
         "netlink_by_high_bits",
@@ -238,32 +188,20 @@ pub(super) const PROBES: &[Probe] = &[
         |_| socket(AF_NETLINK | 1 << 32, SOCK_RAW, 0),
     )
     .walled(EPERM),
-    Probe::new(
-        "crypto_socket",
-        Network,
-        "seccomp",
-        "Opens AF_ALG (CVE-2026-31431)",
-        |_| socket(AF_ALG, SOCK_SEQPACKET, 0),
-    )
-    .walled(EPERM),
-    Probe::new(
-        "vsock",
-        Network,
-        "seccomp",
-        "Opens the line to the hypervisor's host",
-        |_| socket(AF_VSOCK, SOCK_STREAM, 0),
-    )
-    .walled(EPERM),
-    Probe::new("xdp_socket", Network, "seccomp", "Opens AF_XDP", |_| {
-        socket(AF_XDP, SOCK_RAW, 0)
+    Probe::new("crypto_socket", Network, "seccomp", "Opens AF_ALG (CVE-2026-31431)", |_| {
+        socket(AF_ALG, SOCK_SEQPACKET, 0)
     })
-    .needs_root()
     .walled(EPERM),
-    Probe::new("key_socket", Network, "seccomp", "Opens AF_KEY", |_| {
-        socket(AF_KEY, SOCK_RAW, 2)
+    Probe::new("vsock", Network, "seccomp", "Opens the line to the hypervisor's host", |_| {
+        socket(AF_VSOCK, SOCK_STREAM, 0)
     })
-    .needs_root()
     .walled(EPERM),
+    Probe::new("xdp_socket", Network, "seccomp", "Opens AF_XDP", |_| socket(AF_XDP, SOCK_RAW, 0))
+        .needs_root()
+        .walled(EPERM),
+    Probe::new("key_socket", Network, "seccomp", "Opens AF_KEY", |_| socket(AF_KEY, SOCK_RAW, 2))
+        .needs_root()
+        .walled(EPERM),
 ];
 
 fn connect(address: &str) -> Tried {

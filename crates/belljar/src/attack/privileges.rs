@@ -25,40 +25,24 @@ const CLONE_NEWUSER: i64 = 0x1000_0000;
 const CLONE_NEWNET: i64 = 0x4000_0000;
 
 pub(super) const PROBES: &[Probe] = &[
-    Probe::new(
-        "unshare_user",
-        Processes,
-        "seccomp",
-        "Makes a user namespace",
-        |_| reached(syscall(Call::UNSHARE, &mut [Arg::Int(CLONE_NEWUSER)]), &[]),
-    )
+    Probe::new("unshare_user", Processes, "seccomp", "Makes a user namespace", |_| {
+        reached(syscall(Call::UNSHARE, &mut [Arg::Int(CLONE_NEWUSER)]), &[])
+    })
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "unshare_net",
-        Processes,
-        "seccomp",
-        "Makes a network namespace",
-        |_| reached(syscall(Call::UNSHARE, &mut [Arg::Int(CLONE_NEWNET)]), &[]),
-    )
+    Probe::new("unshare_net", Processes, "seccomp", "Makes a network namespace", |_| {
+        reached(syscall(Call::UNSHARE, &mut [Arg::Int(CLONE_NEWNET)]), &[])
+    })
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "unshare_mounts",
-        Processes,
-        "seccomp",
-        "Makes a mount namespace",
-        |_| reached(syscall(Call::UNSHARE, &mut [Arg::Int(CLONE_NEWNS)]), &[]),
-    )
+    Probe::new("unshare_mounts", Processes, "seccomp", "Makes a mount namespace", |_| {
+        reached(syscall(Call::UNSHARE, &mut [Arg::Int(CLONE_NEWNS)]), &[])
+    })
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "clone_user",
-        Processes,
-        "seccomp",
-        "Clones into a new user namespace",
-        |_| reached(special::clone_into(0x1000_0000).map(|()| 0), &[]),
-    )
+    Probe::new("clone_user", Processes, "seccomp", "Clones into a new user namespace", |_| {
+        reached(special::clone_into(0x1000_0000).map(|()| 0), &[])
+    })
     .needs_root()
     .walled(EPERM),
     Probe::new(
@@ -69,38 +53,14 @@ pub(super) const PROBES: &[Probe] = &[
         |_| reached(special::clone3().map(|()| 0), &[]),
     )
     .walled(ENOSYS),
-    Probe::new(
-        "become_root",
-        Processes,
-        "identity",
-        "Sets its user to 0",
-        |_| {
-            reached(
-                syscall(
-                    Call::SETRESUID,
-                    &mut [Arg::Int(0), Arg::Int(0), Arg::Int(0)],
-                ),
-                &[],
-            )
-        },
-    )
+    Probe::new("become_root", Processes, "identity", "Sets its user to 0", |_| {
+        reached(syscall(Call::SETRESUID, &mut [Arg::Int(0), Arg::Int(0), Arg::Int(0)]), &[])
+    })
     .needs_root()
     .walled(NO_SUCH_ID),
-    Probe::new(
-        "become_root_group",
-        Processes,
-        "user_namespace",
-        "Sets its group to 0",
-        |_| {
-            reached(
-                syscall(
-                    Call::SETRESGID,
-                    &mut [Arg::Int(0), Arg::Int(0), Arg::Int(0)],
-                ),
-                &[],
-            )
-        },
-    )
+    Probe::new("become_root_group", Processes, "user_namespace", "Sets its group to 0", |_| {
+        reached(syscall(Call::SETRESGID, &mut [Arg::Int(0), Arg::Int(0), Arg::Int(0)]), &[])
+    })
     .needs_root()
     .walled(NO_SUCH_ID),
     Probe::new(
@@ -112,13 +72,9 @@ pub(super) const PROBES: &[Probe] = &[
     )
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "raise_capability",
-        Processes,
-        "capabilities",
-        "Gives itself CAP_SYS_ADMIN",
-        |_| raise_capability(),
-    )
+    Probe::new("raise_capability", Processes, "capabilities", "Gives itself CAP_SYS_ADMIN", |_| {
+        raise_capability()
+    })
     .needs_root()
     .walled(EPERM),
     Probe::new(
@@ -143,12 +99,7 @@ pub(super) const PROBES: &[Probe] = &[
         Processes,
         "seccomp",
         "Types into a terminal by a TIOCSTI with bits the kernel drops (CVE-2019-10063)",
-        |_| {
-            reached(
-                special::ask_terminal(Terminal::TypeByHighBits).map(|()| 0),
-                &[],
-            )
-        },
+        |_| reached(special::ask_terminal(Terminal::TypeByHighBits).map(|()| 0), &[]),
     )
     .needs_root()
     .walled(EPERM),
@@ -157,12 +108,7 @@ pub(super) const PROBES: &[Probe] = &[
         Processes,
         "seccomp",
         "Pastes into a console by TIOCLINUX (CVE-2023-28100)",
-        |_| {
-            reached(
-                special::ask_terminal(Terminal::Paste).map(|()| 0),
-                &["ENOTTY", "EINVAL"],
-            )
-        },
+        |_| reached(special::ask_terminal(Terminal::Paste).map(|()| 0), &["ENOTTY", "EINVAL"]),
     )
     .walled(EPERM),
     Probe::new(
@@ -170,15 +116,7 @@ pub(super) const PROBES: &[Probe] = &[
         Processes,
         "capabilities",
         "Takes processor time by nice -5",
-        |_| {
-            reached(
-                syscall(
-                    Call::SETPRIORITY,
-                    &mut [Arg::Int(0), Arg::Int(0), Arg::Int(-5)],
-                ),
-                &[],
-            )
-        },
+        |_| reached(syscall(Call::SETPRIORITY, &mut [Arg::Int(0), Arg::Int(0), Arg::Int(-5)]), &[]),
     )
     .needs_root()
     .walled(Expect::OneOf(&["EACCES", "EPERM"])),
@@ -201,31 +139,19 @@ fn raise_capability() -> Tried {
     /// _LINUX_CAPABILITY_VERSION_3, and the thread itself.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
     const CAP_SYS_ADMIN: u32 = 21;
-    let bytes = |words: &[u32]| {
-        words
-            .iter()
-            .flat_map(|word| word.to_ne_bytes())
-            .collect::<Vec<_>>()
-    };
+    let bytes =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
     // Effective and permitted of the lower half; the rest is dropped, which is nobody's loss here.
     let sets = bytes(&[1 << CAP_SYS_ADMIN, 1 << CAP_SYS_ADMIN, 0, 0, 0, 0]);
     let header = bytes(&HEADER);
-    reached(
-        syscall(Call::CAPSET, &mut [Arg::Bytes(&header), Arg::Bytes(&sets)]),
-        &[],
-    )
+    reached(syscall(Call::CAPSET, &mut [Arg::Bytes(&header), Arg::Bytes(&sets)]), &[])
 }
 
 /// glibc shows the auxiliary vector only to programs that did not gain anything by being started:
 /// so a setuid program that shows it kept our ids.
 fn setuid_program(_: &Fixture) -> Tried {
-    const TRIED: [&str; 5] = [
-        "/usr/bin/su",
-        "/usr/bin/mount",
-        "/usr/bin/umount",
-        "/usr/bin/newgrp",
-        "/usr/bin/passwd",
-    ];
+    const TRIED: [&str; 5] =
+        ["/usr/bin/su", "/usr/bin/mount", "/usr/bin/umount", "/usr/bin/newgrp", "/usr/bin/passwd"];
     if host::user() == 0 {
         return Ok(Attempt::not_applicable("already root: nothing to gain"));
     }

@@ -27,21 +27,9 @@ const CLONE_NEWNET: i64 = 0x4000_0000;
 const SIGCONT: i64 = 18;
 
 pub(super) const PROBES: &[Probe] = &[
-    Probe::new(
-        "signal_victim",
-        Processes,
-        "pid_namespace",
-        "Signals a host process",
-        |f| {
-            reached(
-                syscall(
-                    Call::KILL,
-                    &mut [Arg::Int(f.victim.into()), Arg::Int(SIGCONT)],
-                ),
-                &[],
-            )
-        },
-    )
+    Probe::new("signal_victim", Processes, "pid_namespace", "Signals a host process", |f| {
+        reached(syscall(Call::KILL, &mut [Arg::Int(f.victim.into()), Arg::Int(SIGCONT)]), &[])
+    })
     .basic(EPERM)
     .boxed(Expect::Errno("ESRCH")),
     Probe::new(
@@ -64,29 +52,16 @@ pub(super) const PROBES: &[Probe] = &[
         "Attaches a debugger to a host process",
         |f| {
             const PTRACE_SEIZE: i64 = 0x4206;
-            let args = &mut [
-                Arg::Int(PTRACE_SEIZE),
-                Arg::Int(f.victim.into()),
-                Arg::Null,
-                Arg::Null,
-            ];
+            let args =
+                &mut [Arg::Int(PTRACE_SEIZE), Arg::Int(f.victim.into()), Arg::Null, Arg::Null];
             reached(syscall(Call::PTRACE, args), &[])
         },
     )
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "read_victim_memory",
-        Processes,
-        "seccomp",
-        "Reads a host process's memory",
-        |f| {
-            reached(
-                special::reach_memory(f.victim, Direction::Read).map(|()| 0),
-                &["EFAULT"],
-            )
-        },
-    )
+    Probe::new("read_victim_memory", Processes, "seccomp", "Reads a host process's memory", |f| {
+        reached(special::reach_memory(f.victim, Direction::Read).map(|()| 0), &["EFAULT"])
+    })
     .needs_root()
     .walled(EPERM),
     Probe::new(
@@ -94,12 +69,7 @@ pub(super) const PROBES: &[Probe] = &[
         Processes,
         "seccomp",
         "Writes a host process's memory",
-        |f| {
-            reached(
-                special::reach_memory(f.victim, Direction::Write).map(|()| 0),
-                &["EFAULT"],
-            )
-        },
+        |f| reached(special::reach_memory(f.victim, Direction::Write).map(|()| 0), &["EFAULT"]),
     )
     .needs_root()
     .walled(EPERM),
@@ -110,10 +80,7 @@ pub(super) const PROBES: &[Probe] = &[
         "Copies a host process's open file",
         |f| {
             let pidfd = Arg::Int(pidfd(f)?);
-            reached(
-                syscall(Call::PIDFD_GETFD, &mut [pidfd, Arg::Int(0), Arg::Int(0)]),
-                &[],
-            )
+            reached(syscall(Call::PIDFD_GETFD, &mut [pidfd, Arg::Int(0), Arg::Int(0)]), &[])
         },
     )
     .needs_root()
@@ -126,30 +93,18 @@ pub(super) const PROBES: &[Probe] = &[
         "Learns kernel pointers' order by kcmp",
         |f| {
             let own = Arg::Int(std::process::id().into());
-            let args = &mut [
-                own,
-                Arg::Int(f.victim.into()),
-                Arg::Int(2),
-                Arg::Int(0),
-                Arg::Int(0),
-            ];
+            let args = &mut [own, Arg::Int(f.victim.into()), Arg::Int(2), Arg::Int(0), Arg::Int(0)];
             reached(syscall(Call::KCMP, args), &[])
         },
     )
     .needs_root()
     .walled(EPERM),
-    Probe::new(
-        "limit_victim",
-        Processes,
-        "pid_namespace",
-        "Reads a host process's limits",
-        |f| {
-            let victim = Arg::Int(f.victim.into());
-            let mut old = [0_u8; 16];
-            let args = &mut [victim, Arg::Int(7), Arg::Null, Arg::Exchange(&mut old)];
-            reached(syscall(Call::PRLIMIT, args), &[])
-        },
-    )
+    Probe::new("limit_victim", Processes, "pid_namespace", "Reads a host process's limits", |f| {
+        let victim = Arg::Int(f.victim.into());
+        let mut old = [0_u8; 16];
+        let args = &mut [victim, Arg::Int(7), Arg::Null, Arg::Exchange(&mut old)];
+        reached(syscall(Call::PRLIMIT, args), &[])
+    })
     .boxed(NO_PROCESS),
     Probe::new(
         "victim_environ",
@@ -187,10 +142,7 @@ pub(super) const PROBES: &[Probe] = &[
         "pid_namespace",
         "Opens a host process's memory file",
         |f| {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(of_victim(f, "mem"))?;
+            OpenOptions::new().read(true).write(true).open(of_victim(f, "mem"))?;
             Attempt::allowed("opened, not written")
         },
     )
@@ -234,38 +186,24 @@ pub(super) const PROBES: &[Probe] = &[
         },
     )
     .boxed(ABSENT),
-    Probe::new(
-        "process_list",
-        Processes,
-        "pid_namespace",
-        "Finds host processes in /proc",
-        |f| {
-            let victim = f.victim.to_string();
-            let mut entries = fs::read_dir("/proc")?.take(100_000).flatten();
-            if entries.any(|entry| entry.file_name().to_str() == Some(&victim)) {
-                Attempt::allowed("the victim is listed")
-            } else {
-                Attempt::hidden("only its own")
-            }
-        },
-    )
+    Probe::new("process_list", Processes, "pid_namespace", "Finds host processes in /proc", |f| {
+        let victim = f.victim.to_string();
+        let mut entries = fs::read_dir("/proc")?.take(100_000).flatten();
+        if entries.any(|entry| entry.file_name().to_str() == Some(&victim)) {
+            Attempt::allowed("the victim is listed")
+        } else {
+            Attempt::hidden("only its own")
+        }
+    })
     .boxed(Expect::Hidden),
-    Probe::new(
-        "join_net",
-        Processes,
-        "pid_namespace",
-        "Joins the network of process 1",
-        |f| join(f, "net"),
-    )
+    Probe::new("join_net", Processes, "pid_namespace", "Joins the network of process 1", |f| {
+        join(f, "net")
+    })
     .needs_root()
     .walled(NOT_JOINED),
-    Probe::new(
-        "join_mounts",
-        Processes,
-        "pid_namespace",
-        "Joins the mounts of process 1",
-        |f| join(f, "mnt"),
-    )
+    Probe::new("join_mounts", Processes, "pid_namespace", "Joins the mounts of process 1", |f| {
+        join(f, "mnt")
+    })
     .needs_root()
     .walled(NOT_JOINED),
     Probe::new(
@@ -293,19 +231,15 @@ pub(super) const PROBES: &[Probe] = &[
     )
     .no_control("a test has no terminal of the user's to open")
     .walled(Expect::OneOf(&["ENXIO", "EACCES"])),
-    Probe::new(
-        "share_session",
-        Processes,
-        "session",
-        "Stays in the session of its caller",
-        |f| match special::session()? {
+    Probe::new("share_session", Processes, "session", "Stays in the session of its caller", |f| {
+        match special::session()? {
             0 => Attempt::allowed("led by a process outside"),
             session if session == f.session && !inside_pid_namespace(f) => {
                 Attempt::allowed("the caller's session")
             }
             _ => Attempt::hidden("a session of its own"),
-        },
-    )
+        }
+    })
     .walled(Expect::Hidden),
 ];
 
@@ -315,17 +249,12 @@ fn of_victim(fixture: &Fixture, name: &str) -> String {
 
 fn read_of_victim(fixture: &Fixture, name: &str) -> Result<String, Errno> {
     let mut bytes = Vec::new();
-    File::open(of_victim(fixture, name))?
-        .take(64 * 1024)
-        .read_to_end(&mut bytes)?;
+    File::open(of_victim(fixture, name))?.take(64 * 1024).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn pidfd(fixture: &Fixture) -> Result<i64, Errno> {
-    syscall(
-        Call::PIDFD_OPEN,
-        &mut [Arg::Int(fixture.victim.into()), Arg::Int(0)],
-    )
+    syscall(Call::PIDFD_OPEN, &mut [Arg::Int(fixture.victim.into()), Arg::Int(0)])
 }
 
 fn join(fixture: &Fixture, kind: &str) -> Tried {

@@ -16,10 +16,7 @@ fn catalogue_is_large_and_its_names_are_unique() {
 #[test]
 fn each_category_has_at_least_five_probes() {
     for category in Category::ALL {
-        let count = CATALOGUE
-            .iter()
-            .filter(|probe| probe.category == category)
-            .count();
+        let count = CATALOGUE.iter().filter(|probe| probe.category == category).count();
         assert!(count >= 5, "{category:?}: {count}");
     }
 }
@@ -51,43 +48,20 @@ fn each_probe_says_what_it_is_and_which_layer_stops_it() {
         "disk",
     ];
     for probe in CATALOGUE {
-        assert!(
-            probe.what.len() >= 6 && !probe.what.ends_with('.'),
-            "{}",
-            probe.name
-        );
-        assert!(
-            LAYERS.contains(&probe.layer),
-            "{}: {}",
-            probe.name,
-            probe.layer
-        );
+        assert!(probe.what.len() >= 6 && !probe.what.ends_with('.'), "{}", probe.name);
+        assert!(LAYERS.contains(&probe.layer), "{}: {}", probe.name, probe.layer);
     }
     for layer in LAYERS {
-        assert!(
-            CATALOGUE.iter().any(|probe| probe.layer == layer),
-            "no probe of {layer}"
-        );
+        assert!(CATALOGUE.iter().any(|probe| probe.layer == layer), "no probe of {layer}");
     }
 }
 
 #[test]
 fn at_basic_no_probe_is_said_to_be_stopped_by_a_layer_that_basic_lacks() {
-    for probe in CATALOGUE
-        .iter()
-        .filter(|probe| expected(probe, "basic").is_some())
-    {
+    for probe in CATALOGUE.iter().filter(|probe| expected(probe, "basic").is_some()) {
         let layer = layer_at(probe, "basic");
-        assert!(
-            !layer.ends_with("_namespace") && !layer.starts_with("cgroup"),
-            "{}",
-            probe.name
-        );
-        assert!(
-            !["root", "proc", "devices", "disk"].contains(&layer),
-            "{}",
-            probe.name
-        );
+        assert!(!layer.ends_with("_namespace") && !layer.starts_with("cgroup"), "{}", probe.name);
+        assert!(!["root", "proc", "devices", "disk"].contains(&layer), "{}", probe.name);
     }
     assert_eq!(layer_at(find("read_secret").unwrap(), "basic"), "landlock");
     assert_eq!(layer_at(find("read_secret").unwrap(), "standard"), "root");
@@ -105,26 +79,15 @@ fn a_stricter_level_keeps_every_promise_of_a_weaker_one() {
 #[test]
 fn an_attempt_survives_json() {
     let all = [
-        Attempt::Allowed {
-            detail: "a\n\"b\"".into(),
-        },
-        Attempt::Hidden {
-            detail: String::new(),
-        },
-        Attempt::Refused {
-            errno: "EPERM".into(),
-        },
-        Attempt::Killed {
-            signal: "SIGSYS".into(),
-        },
+        Attempt::Allowed { detail: "a\n\"b\"".into() },
+        Attempt::Hidden { detail: String::new() },
+        Attempt::Refused { errno: "EPERM".into() },
+        Attempt::Killed { signal: "SIGSYS".into() },
         Attempt::NotApplicable { why: "none".into() },
         Attempt::Unanswered { why: "late".into() },
     ];
     for attempt in all {
-        let line = Line {
-            probe: "x".into(),
-            attempt,
-        };
+        let line = Line { probe: "x".into(), attempt };
         let text = serde_json::to_string(&line).unwrap();
         assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
     }
@@ -133,14 +96,10 @@ fn an_attempt_survives_json() {
 #[test]
 fn only_a_promise_that_was_broken_is_an_escape() {
     let probe = find("hostname").unwrap();
-    let seen = Attempt::Allowed {
-        detail: "host".into(),
-    };
+    let seen = Attempt::Allowed { detail: "host".into() };
     assert_eq!(judge(probe, "basic", &seen), Finding::NotApplicable);
     assert_eq!(judge(probe, "standard", &seen), Finding::Escaped);
-    let hidden = Attempt::Hidden {
-        detail: "belljar".into(),
-    };
+    let hidden = Attempt::Hidden { detail: "belljar".into() };
     assert_eq!(judge(probe, "standard", &hidden), Finding::Contained);
     let late = Attempt::Unanswered { why: "late".into() };
     assert_eq!(judge(probe, "standard", &late), Finding::Escaped);
@@ -150,16 +109,12 @@ fn only_a_promise_that_was_broken_is_an_escape() {
 
 #[test]
 fn an_expectation_fits_only_its_own_end() {
-    let refused = Attempt::Refused {
-        errno: "EPERM".into(),
-    };
+    let refused = Attempt::Refused { errno: "EPERM".into() };
     assert!(Expect::Errno("EPERM").fits(&refused));
     assert!(!Expect::Errno("EACCES").fits(&refused));
     assert!(Expect::OneOf(&[HIDDEN, "EPERM"]).fits(&refused));
     assert!(!Expect::Hidden.fits(&refused));
-    assert!(!Expect::Errno("EPERM").fits(&Attempt::Allowed {
-        detail: String::new()
-    }));
+    assert!(!Expect::Errno("EPERM").fits(&Attempt::Allowed { detail: String::new() }));
 }
 
 #[test]
@@ -175,16 +130,8 @@ fn a_sandbox_that_ended_early_is_charged_to_the_probe_that_ended_it() {
         .collect();
     let all = collect(&printed, Some("SIGKILL"));
     assert_eq!(all.last().unwrap().0.name, "memory_bomb");
-    assert_eq!(
-        all.last().unwrap().1,
-        Attempt::Killed {
-            signal: "SIGKILL".into()
-        }
-    );
-    assert!(matches!(
-        collect(&printed, None).last().unwrap().1,
-        Attempt::Unanswered { .. }
-    ));
+    assert_eq!(all.last().unwrap().1, Attempt::Killed { signal: "SIGKILL".into() });
+    assert!(matches!(collect(&printed, None).last().unwrap().1, Attempt::Unanswered { .. }));
 }
 
 #[test]
@@ -192,10 +139,7 @@ fn a_probe_without_control_is_never_tried_unprotected() {
     let prepared = Fixture::prepare().unwrap();
     for level in ["outside", "none"] {
         let answer = attempt("metadata_service", &prepared.at(level)).unwrap();
-        assert!(
-            matches!(answer, Attempt::NotApplicable { .. }),
-            "{answer:?}"
-        );
+        assert!(matches!(answer, Attempt::NotApplicable { .. }), "{answer:?}");
     }
 }
 
@@ -229,9 +173,5 @@ fn every_act_with_a_control_works_outside() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
     let enough = if user == 0 { 100 } else { 40 };
-    assert!(
-        works >= enough,
-        "only {works} of {} shown: {all:#?}",
-        all.len()
-    );
+    assert!(works >= enough, "only {works} of {} shown: {all:#?}", all.len());
 }

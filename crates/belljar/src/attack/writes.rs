@@ -22,16 +22,10 @@ const NOT_WRITABLE: Expect = Expect::OneOf(&["EACCES", "EROFS"]);
 const NOT_LINKABLE: Expect = Expect::OneOf(&["EACCES", "EPERM", "EXDEV"]);
 
 pub(super) const PROBES: &[Probe] = &[
-    Probe::new(
-        "open_secret_for_writing",
-        Files,
-        "root",
-        "Opens a host file to change it",
-        |f| {
-            OpenOptions::new().append(true).open(&f.secret)?;
-            Attempt::allowed("opened, not written")
-        },
-    )
+    Probe::new("open_secret_for_writing", Files, "root", "Opens a host file to change it", |f| {
+        OpenOptions::new().append(true).open(&f.secret)?;
+        Attempt::allowed("opened, not written")
+    })
     .basic(EACCES)
     .boxed(ABSENT),
     Probe::new(
@@ -43,59 +37,26 @@ pub(super) const PROBES: &[Probe] = &[
     )
     .basic(EACCES)
     .boxed(ABSENT),
-    Probe::new(
-        "delete_host_file",
-        Files,
-        "root",
-        "Deletes a file of the host",
-        delete_spare,
-    )
-    .basic(EACCES)
+    Probe::new("delete_host_file", Files, "root", "Deletes a file of the host", delete_spare)
+        .basic(EACCES)
+        .boxed(ABSENT),
+    Probe::new("rename_host_file", Files, "root", "Moves a file of the host away", rename_spare)
+        .basic(EACCES)
+        .boxed(ABSENT),
+    Probe::new("chmod_host_file", Files, "root", "Changes the mode of a host file", |f| {
+        fs::set_permissions(f.host_dir.join("spare"), Permissions::from_mode(0o666))?;
+        Attempt::allowed("set to what it was")
+    })
     .boxed(ABSENT),
-    Probe::new(
-        "rename_host_file",
-        Files,
-        "root",
-        "Moves a file of the host away",
-        rename_spare,
-    )
-    .basic(EACCES)
-    .boxed(ABSENT),
-    Probe::new(
-        "chmod_host_file",
-        Files,
-        "root",
-        "Changes the mode of a host file",
-        |f| {
-            fs::set_permissions(f.host_dir.join("spare"), Permissions::from_mode(0o666))?;
-            Attempt::allowed("set to what it was")
-        },
-    )
-    .boxed(ABSENT),
-    Probe::new(
-        "xattr_host_file",
-        Files,
-        "root",
-        "Puts an attribute on a host file",
-        |f| {
-            let spare = f.host_dir.join("spare");
-            reached(
-                set_xattr(&spare, "user.belljar", b"1"),
-                &["EOPNOTSUPP", "ENOTSUP"],
-            )
-        },
-    )
+    Probe::new("xattr_host_file", Files, "root", "Puts an attribute on a host file", |f| {
+        let spare = f.host_dir.join("spare");
+        reached(set_xattr(&spare, "user.belljar", b"1"), &["EOPNOTSUPP", "ENOTSUP"])
+    })
     .boxed(Expect::OneOf(&["ENOENT", "EPERM"])),
-    Probe::new(
-        "link_secret",
-        Files,
-        "root",
-        "Makes a hard link to a host file",
-        |f| {
-            fs::hard_link(&f.secret, f.own_scratch()?.join("hard"))?;
-            Attempt::allowed("linked")
-        },
-    )
+    Probe::new("link_secret", Files, "root", "Makes a hard link to a host file", |f| {
+        fs::hard_link(&f.secret, f.own_scratch()?.join("hard"))?;
+        Attempt::allowed("linked")
+    })
     .basic(NOT_LINKABLE)
     .boxed(ABSENT),
     Probe::new(
@@ -111,51 +72,31 @@ pub(super) const PROBES: &[Probe] = &[
     .needs_root()
     .basic(NOT_LINKABLE)
     .boxed(Expect::Errno("EXDEV")),
-    Probe::new(
-        "create_in_usr",
-        Files,
-        "root",
-        "Makes a file in /usr",
-        |_| create_and_remove(&unlikely("/usr")),
-    )
+    Probe::new("create_in_usr", Files, "root", "Makes a file in /usr", |_| {
+        create_and_remove(&unlikely("/usr"))
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(EROFS),
-    Probe::new(
-        "create_in_bin",
-        Files,
-        "root",
-        "Makes a program in /bin",
-        |_| create_and_remove(&unlikely("/bin")),
-    )
+    Probe::new("create_in_bin", Files, "root", "Makes a program in /bin", |_| {
+        create_and_remove(&unlikely("/bin"))
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(EROFS),
-    Probe::new(
-        "create_in_root",
-        Files,
-        "root",
-        "Makes a directory in /",
-        |_| {
-            let path = unlikely("/");
-            fs::create_dir(&path)?;
-            fs::remove_dir(&path)?;
-            Attempt::allowed("made and removed")
-        },
-    )
+    Probe::new("create_in_root", Files, "root", "Makes a directory in /", |_| {
+        let path = unlikely("/");
+        fs::create_dir(&path)?;
+        fs::remove_dir(&path)?;
+        Attempt::allowed("made and removed")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(EROFS),
-    Probe::new(
-        "open_passwd_for_writing",
-        Files,
-        "root",
-        "Opens /etc/passwd to add a user",
-        |_| {
-            OpenOptions::new().append(true).open("/etc/passwd")?;
-            Attempt::allowed("opened, not written")
-        },
-    )
+    Probe::new("open_passwd_for_writing", Files, "root", "Opens /etc/passwd to add a user", |_| {
+        OpenOptions::new().append(true).open("/etc/passwd")?;
+        Attempt::allowed("opened, not written")
+    })
     .needs_root()
     .basic(EACCES)
     .boxed(NOT_WRITABLE),
@@ -184,36 +125,22 @@ pub(super) const PROBES: &[Probe] = &[
     )
     .no_control("the file is in use by this very process, so ETXTBSY answers first")
     .walled(Expect::OneOf(&["EACCES", "EROFS", "ETXTBSY", "ENOENT"])),
-    Probe::new(
-        "setuid_bit",
-        Files,
-        "seccomp",
-        "Marks a file of its own setuid",
-        |f| mode_on_own_file(f, 0o4755),
-    )
+    Probe::new("setuid_bit", Files, "seccomp", "Marks a file of its own setuid", |f| {
+        mode_on_own_file(f, 0o4755)
+    })
     .walled(EPERM),
-    Probe::new(
-        "setgid_bit",
-        Files,
-        "seccomp",
-        "Marks a file of its own setgid",
-        |f| mode_on_own_file(f, 0o2755),
-    )
+    Probe::new("setgid_bit", Files, "seccomp", "Marks a file of its own setgid", |f| {
+        mode_on_own_file(f, 0o2755)
+    })
     .walled(EPERM),
-    Probe::new(
-        "file_capability",
-        Files,
-        "capabilities",
-        "Gives its own file capabilities",
-        |f| {
-            let file = own_file(f)?;
-            // struct vfs_cap_data, version 2, with CAP_NET_RAW permitted.
-            let mut value = [0_u8; 20];
-            value[3] = 2;
-            value[5] = 0x20;
-            reached(set_xattr(&file, "security.capability", &value), &[])
-        },
-    )
+    Probe::new("file_capability", Files, "capabilities", "Gives its own file capabilities", |f| {
+        let file = own_file(f)?;
+        // struct vfs_cap_data, version 2, with CAP_NET_RAW permitted.
+        let mut value = [0_u8; 20];
+        value[3] = 2;
+        value[5] = 0x20;
+        reached(set_xattr(&file, "security.capability", &value), &[])
+    })
     .needs_root()
     .walled(EPERM),
 ];
@@ -237,10 +164,7 @@ fn delete_spare(fixture: &Fixture) -> Tried {
 }
 
 fn rename_spare(fixture: &Fixture) -> Tried {
-    let (spare, away) = (
-        fixture.host_dir.join("spare"),
-        fixture.host_dir.join("moved"),
-    );
+    let (spare, away) = (fixture.host_dir.join("spare"), fixture.host_dir.join("moved"));
     fs::rename(&spare, &away)?;
     fs::rename(&away, &spare)?;
     Attempt::allowed("moved, and moved back")
@@ -261,11 +185,7 @@ fn mode_on_own_file(fixture: &Fixture, mode: u32) -> Tried {
     let path = own_file(fixture)?;
     fs::set_permissions(&path, Permissions::from_mode(mode))?;
     let got = fs::metadata(&path)?.permissions().mode() & 0o7777;
-    if got == mode {
-        Attempt::allowed(format!("mode {got:o}"))
-    } else {
-        Attempt::hidden("dropped")
-    }
+    if got == mode { Attempt::allowed(format!("mode {got:o}")) } else { Attempt::hidden("dropped") }
 }
 
 fn set_xattr(path: &Path, name: &str, value: &[u8]) -> Result<i64, Errno> {
@@ -273,12 +193,6 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) -> Result<i64, Errno> {
     let path = path.to_string_lossy();
     syscall(
         Call::SETXATTR,
-        &mut [
-            Arg::Text(&path),
-            Arg::Text(name),
-            Arg::Bytes(value),
-            Arg::Int(length),
-            Arg::Int(0),
-        ],
+        &mut [Arg::Text(&path), Arg::Text(name), Arg::Bytes(value), Arg::Int(length), Arg::Int(0)],
     )
 }

@@ -16,10 +16,7 @@ pub struct SpecError {
 
 impl SpecError {
     pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            reason: reason.into(),
-        }
+        Self { field: field.into(), reason: reason.into() }
     }
 }
 
@@ -31,12 +28,7 @@ pub enum Error {
 
     /// A set-up action failed. Nothing of the program ran.
     #[error("cannot set up the sandbox: {errno} at {what} (step {}){}", step_name(*.step), hint_text(.hint))]
-    Setup {
-        step: Step,
-        errno: String,
-        what: String,
-        hint: Option<String>,
-    },
+    Setup { step: Step, errno: String, what: String, hint: Option<String> },
 
     /// A barrier was not found as planned. Nothing of the program ran.
     #[error("not released: {} could not be verified (step read_back)", unverified(.checks))]
@@ -44,18 +36,11 @@ pub enum Error {
 
     /// This host lacks something that the level needs.
     #[error("level {level} needs {missing}. hint: {hint}")]
-    Unavailable {
-        level: super::level::Level,
-        missing: String,
-        hint: String,
-    },
+    Unavailable { level: super::level::Level, missing: String, hint: String },
 
     /// Our own machinery broke.
     #[error("cannot {operation}: {source}")]
-    Backend {
-        operation: &'static str,
-        source: std::io::Error,
-    },
+    Backend { operation: &'static str, source: std::io::Error },
 
     /// The sandbox was lost: nobody knows how the program would have ended, if it had started at all.
     #[error("the sandbox was lost: {what}")]
@@ -99,8 +84,7 @@ pub fn step_name(step: Step) -> String {
 }
 
 fn hint_text(hint: &Option<String>) -> String {
-    hint.as_ref()
-        .map_or_else(String::new, |hint| format!(". hint: {hint}"))
+    hint.as_ref().map_or_else(String::new, |hint| format!(". hint: {hint}"))
 }
 
 fn unverified(checks: &[Check]) -> String {

@@ -68,13 +68,8 @@ const FROM_STANDARD: &[Layer] = &[
 const FROM_STRICT: &[Layer] = &[Layer::UidPerRun];
 
 impl Level {
-    pub const ALL: [Self; 5] = [
-        Self::None,
-        Self::Basic,
-        Self::Standard,
-        Self::Strict,
-        Self::Maximum,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::None, Self::Basic, Self::Standard, Self::Strict, Self::Maximum];
 
     /// The layers that this level promises, in the order of a receipt.
     pub fn layers(self) -> Vec<Layer> {
@@ -136,12 +131,9 @@ impl FromStr for Level {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|level| level.name() == text)
-            .ok_or_else(|| {
-                format!("\"{text}\" is not a level: use none, basic, standard, strict or maximum")
-            })
+        Self::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| {
+            format!("\"{text}\" is not a level: use none, basic, standard, strict or maximum")
+        })
     }
 }
 
@@ -155,11 +147,7 @@ mod tests {
             let (lower, upper) = (pair[0].layers(), pair[1].layers());
             for layer in lower {
                 let replaced = layer == Layer::Scopes && upper.contains(&Layer::PidNamespace);
-                assert!(
-                    upper.contains(&layer) || replaced,
-                    "{:?} loses {layer:?}",
-                    pair[1]
-                );
+                assert!(upper.contains(&layer) || replaced, "{:?} loses {layer:?}", pair[1]);
             }
         }
     }

@@ -68,13 +68,7 @@ const fn range(
     most: u64,
     unit: &'static str,
 ) -> Range {
-    Range {
-        field,
-        default,
-        least,
-        most,
-        unit,
-    }
+    Range { field, default, least, most, unit }
 }
 
 const WALL: Range = range("wall_ms", 30_000, 1, 7 * 24 * HOUR_MS, "ms");
@@ -119,13 +113,7 @@ impl Range {
         if (self.least..=self.most).contains(&value) {
             return Ok(value);
         }
-        let Self {
-            field,
-            default,
-            least,
-            most,
-            unit,
-        } = self;
+        let Self { field, default, least, most, unit } = self;
         Err(SpecError::new(
             format!("limits.{field}"),
             format!("is {value}; it must be between {least} and {most} {unit} (default {default})"),
@@ -158,15 +146,9 @@ mod tests {
 
     #[test]
     fn zero_and_absurd_limits_are_refused_by_name() {
-        let zero = LimitsRequest {
-            memory_bytes: Some(0),
-            ..LimitsRequest::default()
-        };
+        let zero = LimitsRequest { memory_bytes: Some(0), ..LimitsRequest::default() };
         assert_eq!(zero.resolve().unwrap_err().field, "limits.memory_bytes");
-        let absurd = LimitsRequest {
-            processes: Some(u64::MAX),
-            ..LimitsRequest::default()
-        };
+        let absurd = LimitsRequest { processes: Some(u64::MAX), ..LimitsRequest::default() };
         assert_eq!(absurd.resolve().unwrap_err().field, "limits.processes");
     }
 

@@ -117,10 +117,7 @@ pub struct Evidence {
 
 impl Evidence {
     pub(crate) fn new(source: &str, found: impl Into<String>) -> Self {
-        Self {
-            source: source.to_owned(),
-            found: found.into(),
-        }
+        Self { source: source.to_owned(), found: found.into() }
     }
 }
 
@@ -157,14 +154,9 @@ impl Captured {
         let head = String::from_utf8_lossy(&self.head);
         let tail = String::from_utf8_lossy(&self.tail);
         if self.dropped_bytes == 0 {
-            return self
-                .whole()
-                .map_or_else(|| format!("{head}{tail}"), ToOwned::to_owned);
+            return self.whole().map_or_else(|| format!("{head}{tail}"), ToOwned::to_owned);
         }
-        format!(
-            "{head}\n[belljar: {} bytes dropped here]\n{tail}",
-            self.dropped_bytes
-        )
+        format!("{head}\n[belljar: {} bytes dropped here]\n{tail}", self.dropped_bytes)
     }
 
     /// The kept bytes in base64, when they are not UTF-8.
@@ -176,11 +168,7 @@ impl Captured {
     }
 
     fn whole(&self) -> Option<&str> {
-        if self.tail.is_empty() {
-            std::str::from_utf8(&self.head).ok()
-        } else {
-            None
-        }
+        if self.tail.is_empty() { std::str::from_utf8(&self.head).ok() } else { None }
     }
 }
 
@@ -190,24 +178,15 @@ mod tests {
 
     #[test]
     fn dropped_bytes_are_told_in_the_text() {
-        let captured = Captured {
-            head: b"begin".to_vec(),
-            tail: b"end".to_vec(),
-            dropped_bytes: 7,
-        };
-        assert_eq!(
-            captured.text(),
-            "begin\n[belljar: 7 bytes dropped here]\nend"
-        );
+        let captured =
+            Captured { head: b"begin".to_vec(), tail: b"end".to_vec(), dropped_bytes: 7 };
+        assert_eq!(captured.text(), "begin\n[belljar: 7 bytes dropped here]\nend");
         assert_eq!(captured.base64(), None);
     }
 
     #[test]
     fn bytes_that_are_no_text_have_a_lossless_form() {
-        let captured = Captured {
-            head: vec![0xff, 0xfe],
-            ..Captured::default()
-        };
+        let captured = Captured { head: vec![0xff, 0xfe], ..Captured::default() };
         assert_eq!(captured.base64().as_deref(), Some("//4="));
     }
 

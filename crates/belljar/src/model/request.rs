@@ -65,9 +65,7 @@ impl Serialize for Data {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let form = match std::str::from_utf8(&self.0) {
             Ok(text) => DataForm::Text(text.to_owned()),
-            Err(_) => DataForm::Binary {
-                base64: STANDARD.encode(&self.0),
-            },
+            Err(_) => DataForm::Binary { base64: STANDARD.encode(&self.0) },
         };
         form.serialize(serializer)
     }
@@ -77,10 +75,9 @@ impl<'de> Deserialize<'de> for Data {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match DataForm::deserialize(deserializer)? {
             DataForm::Text(text) => Ok(Self(text.into_bytes())),
-            DataForm::Binary { base64 } => STANDARD
-                .decode(base64)
-                .map(Self)
-                .map_err(serde::de::Error::custom),
+            DataForm::Binary { base64 } => {
+                STANDARD.decode(base64).map(Self).map_err(serde::de::Error::custom)
+            }
         }
     }
 }
@@ -103,19 +100,12 @@ pub struct Workspace {
 impl RunRequest {
     /// Source text in a language.
     pub fn code(language: impl Into<String>, code: impl Into<String>) -> Self {
-        Self {
-            code: Some(code.into()),
-            language: Some(language.into()),
-            ..Self::default()
-        }
+        Self { code: Some(code.into()), language: Some(language.into()), ..Self::default() }
     }
 
     /// A program and its arguments.
     pub fn command<T: Into<String>>(argv: impl IntoIterator<Item = T>) -> Self {
-        Self {
-            command: Some(argv.into_iter().map(Into::into).collect()),
-            ..Self::default()
-        }
+        Self { command: Some(argv.into_iter().map(Into::into).collect()), ..Self::default() }
     }
 }
 
@@ -125,10 +115,7 @@ mod tests {
 
     #[test]
     fn bytes_travel_as_text_where_they_are_text() {
-        for (bytes, json) in [
-            (&b"hi"[..], r#""hi""#),
-            (&[0xff][..], r#"{"base64":"/w=="}"#),
-        ] {
+        for (bytes, json) in [(&b"hi"[..], r#""hi""#), (&[0xff][..], r#"{"base64":"/w=="}"#)] {
             let data = Data::from(bytes);
             assert_eq!(serde_json::to_string(&data).unwrap(), json);
             assert_eq!(serde_json::from_str::<Data>(json).unwrap(), data);

@@ -103,10 +103,7 @@ impl Spec {
             placed.push(PlacedFile { path, source });
         }
         for (path, host) in request.copies {
-            placed.push(PlacedFile {
-                path: inside("copies", &path)?,
-                source: Source::Host(host),
-            });
+            placed.push(PlacedFile { path: inside("copies", &path)?, source: Source::Host(host) });
         }
         check_placed(&placed, request.workspace.is_some())?;
         Ok(Self {
@@ -141,13 +138,11 @@ pub struct LanguageFacts {
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::from("sha256:"), |mut text, byte| {
-            // Writing to a String cannot fail.
-            write!(text, "{byte:02x}").ok();
-            text
-        })
+    Sha256::digest(bytes).iter().fold(String::from("sha256:"), |mut text, byte| {
+        // Writing to a String cannot fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
 }
 
 fn program(
@@ -155,31 +150,21 @@ fn program(
     language: Option<&LanguageFacts>,
     placed: &mut Vec<PlacedFile>,
 ) -> Result<Program, SpecError> {
-    let given = [
-        request.code.is_some(),
-        request.command.is_some(),
-        request.entry.is_some(),
-    ];
+    let given = [request.code.is_some(), request.command.is_some(), request.entry.is_some()];
     if given.into_iter().filter(|one| *one).count() != 1 {
         let reason = "must be given, or command, or entry: exactly one of the three";
         return Err(SpecError::new("code", reason));
     }
     if let Some(argv) = &request.command {
         if argv.first().is_none_or(String::is_empty) {
-            return Err(SpecError::new(
-                "command",
-                "is empty: give a program and its arguments",
-            ));
+            return Err(SpecError::new("command", "is empty: give a program and its arguments"));
         }
         return Ok(Program::Command { argv: argv.clone() });
     }
     let language = language.ok_or_else(|| SpecError::new("language", "must be given with code"))?;
     let name = language.name.clone();
     if let Some(entry) = &request.entry {
-        return Ok(Program::Code {
-            language: name,
-            path: inside("entry", entry)?,
-        });
+        return Ok(Program::Code { language: name, path: inside("entry", entry)? });
     }
     let code = request.code.as_deref().unwrap_or_default();
     check_code(code)?;
@@ -187,21 +172,11 @@ fn program(
     if file.contains('/') {
         return Err(SpecError::new("file_name", "is a name, not a path"));
     }
-    let directory = if request.workspace.is_some() {
-        CODE
-    } else {
-        WORKSPACE
-    };
+    let directory = if request.workspace.is_some() { CODE } else { WORKSPACE };
     let path = inside("file_name", &format!("{directory}/{file}"))?;
     let source = Source::Given(Contents(code.as_bytes().to_vec()));
-    placed.push(PlacedFile {
-        path: path.clone(),
-        source,
-    });
-    Ok(Program::Code {
-        language: name,
-        path,
-    })
+    placed.push(PlacedFile { path: path.clone(), source });
+    Ok(Program::Code { language: name, path })
 }
 
 fn check_code(code: &str) -> Result<(), SpecError> {
@@ -216,10 +191,7 @@ fn check_code(code: &str) -> Result<(), SpecError> {
         ));
     }
     if code.contains('\0') {
-        return Err(SpecError::new(
-            "code",
-            "holds a NUL byte: it is not program text",
-        ));
+        return Err(SpecError::new("code", "holds a NUL byte: it is not program text"));
     }
     Ok(())
 }
@@ -227,16 +199,15 @@ fn check_code(code: &str) -> Result<(), SpecError> {
 /// A path inside, made absolute; nothing that climbs, and only where files may be placed.
 fn inside(field: &str, path: &str) -> Result<PathBuf, SpecError> {
     let whole = Path::new(WORKSPACE).join(path);
-    let plain = whole
-        .components()
-        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let plain =
+        whole.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if !plain || path.contains('\0') || path.is_empty() || path.ends_with('/') {
         let reason = format!("\"{path}\" is not a plain file path (no .., no NUL, no end in /)");
         return Err(SpecError::new(field, reason));
     }
     let placeable = [WORKSPACE, CODE, "/tmp", "/home/sandbox"];
-    let below = |top: &&str| whole.starts_with(top) && whole != Path::new(top);
-    if !placeable.iter().any(|top| below(&top)) {
+    let below = |top: &str| whole.starts_with(top) && whole != Path::new(top);
+    if !placeable.iter().any(|top| below(top)) {
         let reason = format!("\"{path}\" is outside /workspace, /tmp and /home/sandbox");
         return Err(SpecError::new(field, reason));
     }
@@ -255,9 +226,7 @@ fn check_placed(placed: &[PlacedFile], host_workspace: bool) -> Result<(), SpecE
         if !seen.insert(&file.path) {
             return Err(SpecError::new("files", format!("name {path} twice")));
         }
-        if placed
-            .iter()
-            .any(|other| other.path != file.path && other.path.starts_with(&file.path))
+        if placed.iter().any(|other| other.path != file.path && other.path.starts_with(&file.path))
         {
             let reason = format!("name {path} both as a file and as a directory");
             return Err(SpecError::new("files", reason));
@@ -287,10 +256,7 @@ fn check_enforceable(level: Level, limits: &LimitsRequest) -> Result<(), SpecErr
         ("file_bytes", limits.file_bytes),
     ];
     let unmet = |fields: &[(&'static str, Option<u64>)]| {
-        fields
-            .iter()
-            .find(|(_, asked)| asked.is_some())
-            .map(|(name, _)| *name)
+        fields.iter().find(|(_, asked)| asked.is_some()).map(|(name, _)| *name)
     };
     let mut found = None;
     if level < Level::Standard {
@@ -335,9 +301,7 @@ fn check_environment(request: &RunRequest) -> Result<(), SpecError> {
 }
 
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), SpecError> {
-    let long = labels
-        .iter()
-        .any(|(name, value)| name.is_empty() || name.len() + value.len() > 512);
+    let long = labels.iter().any(|(name, value)| name.is_empty() || name.len() + value.len() > 512);
     if labels.len() > MAX_LABELS || long {
         let reason = format!("may be {MAX_LABELS} at most, of 512 bytes each, with a name");
         return Err(SpecError::new("labels", reason));
@@ -351,14 +315,10 @@ fn check_syscalls(request: &RunRequest) -> Result<(), SpecError> {
         let reason = "has no meaning at level none, which filters no system call";
         return Err(SpecError::new("allow_syscalls", reason));
     }
-    for (field, names) in [
-        ("allow_syscalls", &request.allow_syscalls),
-        ("deny_syscalls", &request.deny_syscalls),
-    ] {
-        let adjust = seccomp::Adjust {
-            allow: names.clone(),
-            ..seccomp::Adjust::default()
-        };
+    for (field, names) in
+        [("allow_syscalls", &request.allow_syscalls), ("deny_syscalls", &request.deny_syscalls)]
+    {
+        let adjust = seccomp::Adjust { allow: names.clone(), ..seccomp::Adjust::default() };
         seccomp::compile(Profile::Standard, &adjust)
             .map_err(|unknown| SpecError::new(field, unknown.to_string()))?;
     }
@@ -395,10 +355,7 @@ fn blocked(paths: &[PathBuf], level: Level) -> Result<Vec<PathBuf>, SpecError> {
         ));
     }
     if paths.len() > MAX_BLOCKED {
-        return Err(SpecError::new(
-            "block_paths",
-            format!("may be {MAX_BLOCKED} at most"),
-        ));
+        return Err(SpecError::new("block_paths", format!("may be {MAX_BLOCKED} at most")));
     }
     for path in paths {
         let plain = path.is_absolute()
@@ -407,10 +364,7 @@ fn blocked(paths: &[PathBuf], level: Level) -> Result<Vec<PathBuf>, SpecError> {
                 .all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
             && path != Path::new("/");
         if !plain {
-            let reason = format!(
-                "has {}: give an absolute path without .., not /",
-                path.display()
-            );
+            let reason = format!("has {}: give an absolute path without .., not /", path.display());
             return Err(SpecError::new("block_paths", reason));
         }
     }
@@ -422,10 +376,7 @@ mod tests {
     use super::*;
 
     fn facts() -> LanguageFacts {
-        LanguageFacts {
-            name: "python".into(),
-            file: "main.py".into(),
-        }
+        LanguageFacts { name: "python".into(), file: "main.py".into() }
     }
 
     fn refused(change: impl FnOnce(&mut RunRequest)) -> SpecError {
@@ -445,50 +396,17 @@ mod tests {
     fn each_mistake_is_told_by_its_field() {
         assert_eq!(refused(|r| r.code = Some("  \n".into())).field, "code");
         assert_eq!(refused(|r| r.code = Some("a\0b".into())).field, "code");
-        assert_eq!(
-            refused(|r| r.code = Some("x".repeat(MAX_CODE_BYTES + 1))).field,
-            "code"
-        );
-        assert_eq!(
-            refused(|r| r.command = Some(vec!["ls".into()])).field,
-            "code"
-        );
-        assert_eq!(
-            refused(|r| drop(r.env.insert("A=B".into(), "1".into()))).field,
-            "env"
-        );
-        assert_eq!(
-            refused(|r| drop(r.env.insert("LD_PRELOAD".into(), "x".into()))).field,
-            "env"
-        );
-        assert_eq!(
-            refused(|r| drop(r.files.insert("../x".into(), "".into()))).field,
-            "files"
-        );
-        assert_eq!(
-            refused(|r| drop(r.files.insert("/etc/x".into(), "".into()))).field,
-            "files"
-        );
-        assert_eq!(
-            refused(|r| drop(r.files.insert("main.py".into(), "".into()))).field,
-            "files"
-        );
-        assert_eq!(
-            refused(|r| r.allow_missing.push("seccomp".into())).field,
-            "allow_missing"
-        );
-        assert_eq!(
-            refused(|r| r.allow_syscalls.push("opeen".into())).field,
-            "allow_syscalls"
-        );
-        assert_eq!(
-            refused(|r| r.block_paths.push("/".into())).field,
-            "block_paths"
-        );
-        assert_eq!(
-            refused(|r| r.args.push("x".repeat(MAX_ARGUMENT_BYTES))).field,
-            "args"
-        );
+        assert_eq!(refused(|r| r.code = Some("x".repeat(MAX_CODE_BYTES + 1))).field, "code");
+        assert_eq!(refused(|r| r.command = Some(vec!["ls".into()])).field, "code");
+        assert_eq!(refused(|r| drop(r.env.insert("A=B".into(), "1".into()))).field, "env");
+        assert_eq!(refused(|r| drop(r.env.insert("LD_PRELOAD".into(), "x".into()))).field, "env");
+        assert_eq!(refused(|r| drop(r.files.insert("../x".into(), "".into()))).field, "files");
+        assert_eq!(refused(|r| drop(r.files.insert("/etc/x".into(), "".into()))).field, "files");
+        assert_eq!(refused(|r| drop(r.files.insert("main.py".into(), "".into()))).field, "files");
+        assert_eq!(refused(|r| r.allow_missing.push("seccomp".into())).field, "allow_missing");
+        assert_eq!(refused(|r| r.allow_syscalls.push("opeen".into())).field, "allow_syscalls");
+        assert_eq!(refused(|r| r.block_paths.push("/".into())).field, "block_paths");
+        assert_eq!(refused(|r| r.args.push("x".repeat(MAX_ARGUMENT_BYTES))).field, "args");
     }
 
     #[test]
@@ -504,9 +422,7 @@ mod tests {
     #[test]
     fn the_digest_tells_specs_apart() {
         let digest = |code: &str| {
-            Spec::resolve(RunRequest::code("python", code), Some(&facts()))
-                .unwrap()
-                .digest()
+            Spec::resolve(RunRequest::code("python", code), Some(&facts())).unwrap().digest()
         };
         assert_eq!(digest("1"), digest("1"));
         assert_ne!(digest("1"), digest("2"));

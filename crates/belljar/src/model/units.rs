@@ -11,14 +11,10 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 1 << 20,
         "g" | "gb" | "gib" => 1 << 30,
         _ => {
-            return Err(format!(
-                "unknown unit \"{unit}\": use k, m or g, as in 512m"
-            ));
+            return Err(format!("unknown unit \"{unit}\": use k, m or g, as in 512m"));
         }
     };
-    number
-        .checked_mul(factor)
-        .ok_or_else(|| format!("{text} is more bytes than can be counted"))
+    number.checked_mul(factor).ok_or_else(|| format!("{text} is more bytes than can be counted"))
 }
 
 /// Reads a time with `ms`, `s`, `m` or `h`; a bare number is seconds.
@@ -30,15 +26,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60_000,
         "h" => 3_600_000,
         _ => {
-            return Err(format!(
-                "unknown unit \"{unit}\": use ms, s or m, as in 30s"
-            ));
+            return Err(format!("unknown unit \"{unit}\": use ms, s or m, as in 30s"));
         }
     };
     let total = number.checked_mul(milliseconds);
-    total
-        .map(Duration::from_millis)
-        .ok_or_else(|| format!("{text} is longer than can be counted"))
+    total.map(Duration::from_millis).ok_or_else(|| format!("{text} is longer than can be counted"))
 }
 
 /// Reads a plain number of things.
@@ -69,10 +61,7 @@ pub fn parse_cpus(text: &str) -> Result<u64, String> {
     }
     let whole: u64 = whole.parse().map_err(|_| advice())?;
     let part: u64 = format!("{part:0<3}").parse().map_err(|_| advice())?;
-    whole
-        .checked_mul(1000)
-        .and_then(|sum| sum.checked_add(part))
-        .ok_or_else(advice)
+    whole.checked_mul(1000).and_then(|sum| sum.checked_add(part)).ok_or_else(advice)
 }
 
 fn split(text: &str) -> Result<(u64, &str), String> {
@@ -80,16 +69,12 @@ fn split(text: &str) -> Result<(u64, &str), String> {
     if text.starts_with('-') {
         return Err(format!("{text} is negative"));
     }
-    let end = text
-        .find(|one: char| !one.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|one: char| !one.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     if number.is_empty() {
         return Err(format!("\"{text}\" does not start with a number"));
     }
-    let number = number
-        .parse()
-        .map_err(|_| format!("{number} is too large"))?;
+    let number = number.parse().map_err(|_| format!("{number} is too large"))?;
     Ok((number, unit.trim()))
 }
 
@@ -110,16 +95,8 @@ mod tests {
         assert!(parse_bytes("-1").unwrap_err().contains("negative"));
         assert!(parse_bytes("10q").unwrap_err().contains("use k, m or g"));
         assert!(parse_bytes("lots").unwrap_err().contains("number"));
-        assert!(
-            parse_bytes("99999999999999999999")
-                .unwrap_err()
-                .contains("too large")
-        );
-        assert!(
-            parse_bytes("99999999999999999g")
-                .unwrap_err()
-                .contains("more bytes")
-        );
+        assert!(parse_bytes("99999999999999999999").unwrap_err().contains("too large"));
+        assert!(parse_bytes("99999999999999999g").unwrap_err().contains("more bytes"));
     }
 
     #[test]

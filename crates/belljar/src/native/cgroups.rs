@@ -172,10 +172,7 @@ impl Cgroups {
 
 /// As `cgroup.subtree_control` takes them.
 fn switches(controllers: &[Controller]) -> String {
-    let all: Vec<String> = controllers
-        .iter()
-        .map(|one| format!("+{}", one.name()))
-        .collect();
+    let all: Vec<String> = controllers.iter().map(|one| format!("+{}", one.name())).collect();
     all.join(" ")
 }
 
@@ -196,25 +193,15 @@ pub(crate) fn plan(places: &Places, name: &str, limits: &Limits) -> Cgroup {
             .flat_map(|one| knobs(place.version, *one, limits))
             .collect(),
     });
-    Cgroup {
-        name: name.to_owned(),
-        hierarchies: hierarchies.collect(),
-    }
+    Cgroup { name: name.to_owned(), hierarchies: hierarchies.collect() }
 }
 
 /// The period over which CPU time is shared out: the kernel's default.
 const PERIOD_US: u64 = 100_000;
 
 fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec<Knob> {
-    let knob = |file: &str, value: String| Knob {
-        file: file.to_owned(),
-        value,
-        if_present: false,
-    };
-    let maybe = |file: &str, value: String| Knob {
-        if_present: true,
-        ..knob(file, value)
-    };
+    let knob = |file: &str, value: String| Knob { file: file.to_owned(), value, if_present: false };
+    let maybe = |file: &str, value: String| Knob { if_present: true, ..knob(file, value) };
     // The kernel counts memory in pages and reads back whole ones.
     let memory = (limits.memory_bytes / 4096 * 4096).to_string();
     let quota = (limits.millicpus * PERIOD_US / 1000).to_string();
@@ -230,10 +217,9 @@ fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec
             maybe("memory.oom.group", "1".to_owned()),
         ],
         (_, Controller::Pids) => vec![knob("pids.max", limits.processes.to_string())],
-        (CgroupVersion::V1, Controller::Cpu) => vec![
-            knob("cpu.cfs_period_us", PERIOD_US.to_string()),
-            knob("cpu.cfs_quota_us", quota),
-        ],
+        (CgroupVersion::V1, Controller::Cpu) => {
+            vec![knob("cpu.cfs_period_us", PERIOD_US.to_string()), knob("cpu.cfs_quota_us", quota)]
+        }
         (CgroupVersion::V2, Controller::Cpu) => {
             vec![knob("cpu.max", format!("{quota} {PERIOD_US}"))]
         }
@@ -244,19 +230,14 @@ fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec
 /// On v1 a directory that we may write is enough: no rule about where its processes come from.
 fn v1_directory(mounted: &Mounted, uid: u32) -> Option<PathBuf> {
     let delegated = mounted.mount.join("belljar").join(uid.to_string());
-    [mounted.own.clone(), delegated]
-        .into_iter()
-        .find(|path| writable(path))
+    [mounted.own.clone(), delegated].into_iter().find(|path| writable(path))
 }
 
 /// On v2 the directory must also be above where we are: a process moves only by the leave of the
 /// nearest cgroup that is above both places (cgroup-v2, "Delegation Containment"). And its children
 /// must have the controllers, which none but the root may give while it holds processes itself.
 fn v2_directory(mounted: &Mounted, needed: &[Controller]) -> Option<PathBuf> {
-    let ancestors = mounted
-        .own
-        .ancestors()
-        .take_while(|path| path.starts_with(&mounted.mount));
+    let ancestors = mounted.own.ancestors().take_while(|path| path.starts_with(&mounted.mount));
     for directory in ancestors.filter(|path| !systemd_owns(&mounted.mount, path)) {
         let procs = directory.join("cgroup.procs");
         let ours = writable(directory) && writable(&procs);
@@ -296,15 +277,11 @@ fn systemd_owns(mount: &Path, directory: &Path) -> bool {
 
 fn is_unit(directory: &Path) -> bool {
     let name = file_name(directory);
-    [".slice", ".service", ".scope"]
-        .iter()
-        .any(|suffix| name.ends_with(suffix))
+    [".slice", ".service", ".scope"].iter().any(|suffix| name.ends_with(suffix))
 }
 
 fn file_name(path: &Path) -> &str {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or("")
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("")
 }
 
 /// systemd marks what it delegated: newer ones for all to read, older ones for root alone.
@@ -321,9 +298,7 @@ fn offers(directory: &Path, needed: &[Controller]) -> bool {
 
 fn lists(directory: &Path, file: &str, needed: &[Controller]) -> bool {
     let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
-    needed
-        .iter()
-        .all(|one| text.split_ascii_whitespace().any(|word| word == one.name()))
+    needed.iter().all(|one| text.split_ascii_whitespace().any(|word| word == one.name()))
 }
 
 fn only_us(directory: &Path) -> bool {
@@ -344,10 +319,7 @@ fn parse(mountinfo: &str, own: &str) -> Vec<Mounted> {
         .filter_map(|(_, rest)| rest.split_once(':'))
         .flat_map(|(names, path)| names.split(',').map(move |name| (name, path)))
         .collect();
-    mountinfo
-        .lines()
-        .filter_map(|line| parse_mount(line, &paths))
-        .collect()
+    mountinfo.lines().filter_map(|line| parse_mount(line, &paths)).collect()
 }
 
 fn parse_mount(line: &str, paths: &BTreeMap<&str, &str>) -> Option<Mounted> {
@@ -360,16 +332,10 @@ fn parse_mount(line: &str, paths: &BTreeMap<&str, &str>) -> Option<Mounted> {
     let (version, controllers, path) = match kind {
         "cgroup2" => (CgroupVersion::V2, Vec::new(), paths.get("")?),
         "cgroup" => {
-            let known = [
-                Controller::Memory,
-                Controller::Pids,
-                Controller::Cpu,
-                Controller::Cpuacct,
-            ];
-            let here: Vec<Controller> = known
-                .into_iter()
-                .filter(|one| options.contains(&one.name()))
-                .collect();
+            let known =
+                [Controller::Memory, Controller::Pids, Controller::Cpu, Controller::Cpuacct];
+            let here: Vec<Controller> =
+                known.into_iter().filter(|one| options.contains(&one.name())).collect();
             let path = paths.get(here.first()?.name())?;
             (CgroupVersion::V1, here, path)
         }
@@ -377,17 +343,8 @@ fn parse_mount(line: &str, paths: &BTreeMap<&str, &str>) -> Option<Mounted> {
     };
     // A mount may show only part of the hierarchy; ours is then below that part, or out of sight.
     let relative = Path::new(path).strip_prefix(root).ok()?;
-    let own = if relative.as_os_str().is_empty() {
-        mount.clone()
-    } else {
-        mount.join(relative)
-    };
-    Some(Mounted {
-        version,
-        mount,
-        controllers,
-        own,
-    })
+    let own = if relative.as_os_str().is_empty() { mount.clone() } else { mount.join(relative) };
+    Some(Mounted { version, mount, controllers, own })
 }
 
 #[cfg(test)]
@@ -406,10 +363,7 @@ mod tests {
         let own = "4:memory:/a/b\n2:cpu,cpuacct:/\n1:name=systemd:/x\n0::/user\n";
         let mounted = parse(HYBRID, own);
         assert_eq!(mounted.len(), 3);
-        assert_eq!(
-            mounted[0].controllers,
-            [Controller::Cpu, Controller::Cpuacct]
-        );
+        assert_eq!(mounted[0].controllers, [Controller::Cpu, Controller::Cpuacct]);
         assert_eq!(mounted[1].own, Path::new("/sys/fs/cgroup/memory/a/b"));
         assert_eq!(mounted[2].own, Path::new("/sys/fs/cgroup/unified/user"));
     }

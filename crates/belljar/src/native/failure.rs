@@ -14,29 +14,19 @@ pub(crate) fn explain(failed: Failed, plan: &Plan) -> Error {
     let errno = stopped.errno_name();
     let what = subject(stopped.step, usize::from(stopped.item), plan);
     let hint = hint(stopped.step, &errno).map(ToOwned::to_owned);
-    Error::Setup {
-        step: stopped.step,
-        errno,
-        what,
-        hint,
-    }
+    Error::Setup { step: stopped.step, errno, what, hint }
 }
 
 /// The thing that a step worked on.
 fn subject(step: Step, item: usize, plan: &Plan) -> String {
     let named = match (step, &plan.files) {
-        (Step::Sources | Step::Binds, Files::Root(root)) => root
-            .binds
-            .get(item)
-            .map(|bind| bind.source.display().to_string()),
-        (Step::Devices, Files::Root(root)) => root
-            .devices
-            .get(item)
-            .map(|device| format!("/dev/{}", device.name)),
-        (Step::Placed, _) => plan
-            .placed
-            .get(item)
-            .map(|file| file.path.display().to_string()),
+        (Step::Sources | Step::Binds, Files::Root(root)) => {
+            root.binds.get(item).map(|bind| bind.source.display().to_string())
+        }
+        (Step::Devices, Files::Root(root)) => {
+            root.devices.get(item).map(|device| format!("/dev/{}", device.name))
+        }
+        (Step::Placed, _) => plan.placed.get(item).map(|file| file.path.display().to_string()),
         (Step::Directory, _) => Some(plan.program.directory.display().to_string()),
         (Step::Cgroup | Step::JoinCgroup, _) => plan.cgroup.as_ref().map(|one| one.name.clone()),
         (Step::Scratch, Files::Host { scratch }) => Some(scratch.path().display().to_string()),

@@ -24,10 +24,7 @@ impl Host {
             uid,
             gid: rustix::process::getegid().as_raw(),
             landlock_abi: belljar_sys::landlock::abi(),
-            kernel: rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             cgroups: cgroups::find(uid),
             scratch_parent: std::env::temp_dir().join(format!("belljar-{uid}")),
         }

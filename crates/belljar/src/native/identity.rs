@@ -38,12 +38,7 @@ pub(crate) fn choose(
     keeper: u32,
     workspace: Option<&HostWorkspace>,
 ) -> Result<Chosen, Error> {
-    let plain = |identity| {
-        Ok(Chosen {
-            identity,
-            _claim: None,
-        })
-    };
+    let plain = |identity| Ok(Chosen { identity, _claim: None });
     if spec.level == Level::None {
         return plain(Identity::Caller);
     }
@@ -60,12 +55,7 @@ pub(crate) fn choose(
             None => (own, own),
         };
         return plain(if spec.level.has_namespaces() {
-            Identity::Mapped {
-                inside: INSIDE,
-                uid,
-                gid,
-                writer: MapWriter::Keeper,
-            }
+            Identity::Mapped { inside: INSIDE, uid, gid, writer: MapWriter::Keeper }
         } else {
             Identity::Host { uid, gid }
         });
@@ -78,12 +68,7 @@ pub(crate) fn choose(
         return subordinate(host, keeper);
     }
     let (uid, gid) = (host.uid, host.gid);
-    plain(Identity::Mapped {
-        inside: INSIDE,
-        uid,
-        gid,
-        writer: MapWriter::Keeper,
-    })
+    plain(Identity::Mapped { inside: INSIDE, uid, gid, writer: MapWriter::Keeper })
 }
 
 fn owned_by_root() -> Error {
@@ -103,9 +88,8 @@ pub(crate) fn subordinate_ranges(uid: u32) -> Option<(u32, u32)> {
 fn subordinate(host: &Host, keeper: u32) -> Result<Chosen, Error> {
     let user = user_name(host.uid);
     let range = |file: &str| read_range(Path::new(file), host.uid, user.as_deref());
-    let helpers = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"]
-        .iter()
-        .all(|one| Path::new(one).exists());
+    let helpers =
+        ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|one| Path::new(one).exists());
     let (Some(uids), Some(gids), true) = (range("/etc/subuid"), range("/etc/subgid"), helpers)
     else {
         let name = user.unwrap_or_else(|| host.uid.to_string());
@@ -130,10 +114,7 @@ fn subordinate(host: &Host, keeper: u32) -> Result<Chosen, Error> {
                 gid: gids.0 + offset,
                 writer: MapWriter::Helpers,
             };
-            return Ok(Chosen {
-                identity,
-                _claim: Some(claim),
-            });
+            return Ok(Chosen { identity, _claim: Some(claim) });
         }
     }
     Err(Error::Unavailable {

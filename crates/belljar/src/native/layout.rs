@@ -17,9 +17,7 @@ use crate::model::request::Workspace;
 use crate::model::spec::{Spec, WORKSPACE};
 
 /// Programs and libraries. Where the host has links (merged /usr), so has the sandbox.
-const SYSTEM: [&str; 7] = [
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-];
+const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// The parts of /etc that programs need and that tell nothing about the host's people.
 const ETC: [&str; 16] = [
@@ -92,12 +90,8 @@ const MAX_SPLIT: usize = 4096;
 pub(crate) const WITNESS: &str = "/.belljar/witness";
 
 /// The writable places; all of them parts of one bounded disk.
-pub(crate) const WRITABLE: [(&str, &str); 4] = [
-    ("workspace", WORKSPACE),
-    ("tmp", "/tmp"),
-    ("home", "/home/sandbox"),
-    ("shm", "/dev/shm"),
-];
+pub(crate) const WRITABLE: [(&str, &str); 4] =
+    [("workspace", WORKSPACE), ("tmp", "/tmp"), ("home", "/home/sandbox"), ("shm", "/dev/shm")];
 
 /// A host directory at /workspace, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,10 +107,8 @@ impl HostWorkspace {
     pub(crate) fn open(request: &Workspace, level: Level) -> Result<Self, SpecError> {
         let wrong = |reason: String| SpecError::new("workspace", reason);
         let shown = request.path.display();
-        let path = request
-            .path
-            .canonicalize()
-            .map_err(|error| wrong(format!("{shown}: {error}")))?;
+        let path =
+            request.path.canonicalize().map_err(|error| wrong(format!("{shown}: {error}")))?;
         let metadata = fs::metadata(&path).map_err(|error| wrong(format!("{shown}: {error}")))?;
         if !metadata.is_dir() {
             return Err(wrong(format!("{shown} is not a directory")));
@@ -182,11 +174,7 @@ pub(crate) fn root(
         root.binds.push(Bind {
             source: workspace.path.clone(),
             target: PathBuf::from(WORKSPACE),
-            kind: if workspace.writable {
-                writable
-            } else {
-                BindKind::ReadOnlyDirectory
-            },
+            kind: if workspace.writable { writable } else { BindKind::ReadOnlyDirectory },
             identity: Some(workspace.identity),
         });
     }
@@ -194,11 +182,7 @@ pub(crate) fn root(
 }
 
 fn device((name, major, minor): (&str, u32, u32)) -> Device {
-    Device {
-        name: name.to_owned(),
-        major,
-        minor,
-    }
+    Device { name: name.to_owned(), major, minor }
 }
 
 /// Shows a host path at the same place: a link as a link, anything else as a read-only view.
@@ -210,28 +194,16 @@ fn show(root: &mut Root, path: &Path) {
         let Ok(points_to) = fs::read_link(path) else {
             return;
         };
-        root.symlinks.push(Symlink {
-            link: path.to_owned(),
-            points_to,
-        });
+        root.symlinks.push(Symlink { link: path.to_owned(), points_to });
         return;
     }
     // Links on the way to it are resolved here, so that none is followed when it is opened.
     let Ok(source) = path.canonicalize() else {
         return;
     };
-    let kind = if metadata.is_dir() {
-        BindKind::ReadOnlyDirectory
-    } else {
-        BindKind::ReadOnlyFile
-    };
+    let kind = if metadata.is_dir() { BindKind::ReadOnlyDirectory } else { BindKind::ReadOnlyFile };
     if metadata.is_dir() || metadata.is_file() {
-        root.binds.push(Bind {
-            source,
-            target: path.to_owned(),
-            kind,
-            identity: None,
-        });
+        root.binds.push(Bind { source, target: path.to_owned(), kind, identity: None });
     }
 }
 
@@ -257,20 +229,11 @@ fn texts() -> Vec<Text> {
              nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
             ),
         ),
-        text(
-            "/etc/group",
-            &format!("root:x:0:\nsandbox:x:{id}:\nnogroup:x:65534:\n"),
-        ),
-        text(
-            "/etc/hosts",
-            "127.0.0.1 localhost belljar\n::1 localhost belljar\n",
-        ),
+        text("/etc/group", &format!("root:x:0:\nsandbox:x:{id}:\nnogroup:x:65534:\n")),
+        text("/etc/hosts", "127.0.0.1 localhost belljar\n::1 localhost belljar\n"),
         text("/etc/hostname", "belljar\n"),
         text("/etc/resolv.conf", "# no network\n"),
-        text(
-            "/etc/nsswitch.conf",
-            "passwd: files\ngroup: files\nhosts: files\nservices: files\n",
-        ),
+        text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\nservices: files\n"),
         text(WITNESS, "This is a Belljar sandbox.\n"),
     ]
 }
@@ -286,9 +249,7 @@ fn proc(spec: &Spec) -> Proc {
 }
 
 fn writable(spec: &Spec, host_workspace: bool) -> Writable {
-    let own = WRITABLE
-        .iter()
-        .filter(|(name, _)| !(host_workspace && *name == "workspace"));
+    let own = WRITABLE.iter().filter(|(name, _)| !(host_workspace && *name == "workspace"));
     Writable {
         bytes: spec.limits.disk_bytes / 4096 * 4096,
         inodes: spec.limits.inodes,
@@ -303,20 +264,16 @@ fn writable(spec: &Spec, host_workspace: bool) -> Writable {
 
 /// Takes a path out of the root, so that it does not exist inside.
 fn block(root: &mut Root, path: &Path) -> Result<(), SpecError> {
-    let essential = WRITABLE
-        .iter()
-        .any(|(_, target)| Path::new(target).starts_with(path));
+    let essential = WRITABLE.iter().any(|(_, target)| Path::new(target).starts_with(path));
     if essential && path != Path::new("/dev/shm") {
         let reason = format!("has {}, which the program needs to work in", path.display());
         return Err(SpecError::new("block_paths", reason));
     }
     root.symlinks.retain(|one| !one.link.starts_with(path));
-    root.texts
-        .retain(|one| !one.path.starts_with(path) || one.path == Path::new(WITNESS));
+    root.texts.retain(|one| !one.path.starts_with(path) || one.path == Path::new(WITNESS));
     root.directories.retain(|one| !one.starts_with(path));
     root.writable.directories.retain(|one| one.target != path);
-    root.devices
-        .retain(|one| Path::new("/dev").join(&one.name) != path);
+    root.devices.retain(|one| Path::new("/dev").join(&one.name) != path);
     root.pseudo_terminals &= !path.starts_with("/dev/pts") && path != Path::new("/dev/ptmx");
     if path == Path::new("/proc") {
         root.proc.absent = true;
@@ -326,11 +283,7 @@ fn block(root: &mut Root, path: &Path) -> Result<(), SpecError> {
     // Through a link (/bin/su is /usr/bin/su on a merged host) the same file is blocked by its own name.
     let resolved = resolve_links(path);
     split(root, path)?;
-    if resolved != path {
-        split(root, &resolved)
-    } else {
-        Ok(())
-    }
+    if resolved != path { split(root, &resolved) } else { Ok(()) }
 }
 
 fn resolve_links(path: &Path) -> PathBuf {
@@ -344,11 +297,7 @@ fn resolve_links(path: &Path) -> PathBuf {
 /// Replaces the view that covers `path` by views of its siblings, level by level, without it.
 fn split(root: &mut Root, path: &Path) -> Result<(), SpecError> {
     root.binds.retain(|bind| !bind.target.starts_with(path));
-    let Some(index) = root
-        .binds
-        .iter()
-        .position(|bind| path.starts_with(&bind.target))
-    else {
+    let Some(index) = root.binds.iter().position(|bind| path.starts_with(&bind.target)) else {
         return Ok(());
     };
     if fs::symlink_metadata(path).is_err() {

@@ -50,10 +50,7 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
     let (expect, missing) = layers(inputs)?;
     let places = Paths::new(inputs);
     let files = files(inputs)?;
-    let cgroup = expect
-        .contains(&Layer::CgroupMemory)
-        .then(|| cgroup(inputs))
-        .flatten();
+    let cgroup = expect.contains(&Layer::CgroupMemory).then(|| cgroup(inputs)).flatten();
     let lockdown = match spec.level {
         Level::None => None,
         Level::Basic | Level::Standard | Level::Strict | Level::Maximum => {
@@ -67,11 +64,7 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
         cgroup,
         lockdown,
         program: program(inputs, &places)?,
-        placed: spec
-            .placed
-            .iter()
-            .map(|file| placed(&file.path, inputs, &places))
-            .collect(),
+        placed: spec.placed.iter().map(|file| placed(&file.path, inputs, &places)).collect(),
         wall_ms: spec.limits.wall_ms,
         cpu_ms: spec.limits.cpu_ms,
         millicpus: spec.limits.millicpus,
@@ -88,20 +81,13 @@ fn layers(inputs: &Inputs<'_>) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
     let mut expect = spec.level.layers();
     let mut missing = Vec::new();
     let unavailable = |missing: String, hint: String| {
-        Err(Error::Unavailable {
-            level: spec.level,
-            missing,
-            hint,
-        })
+        Err(Error::Unavailable { level: spec.level, missing, hint })
     };
     let mut let_go = |layer: Layer, stand_in: &str| {
         let before = expect.len();
         expect.retain(|one| *one != layer);
         if expect.len() < before {
-            missing.push(Missing {
-                name: layer,
-                stand_in: stand_in.to_owned(),
-            });
+            missing.push(Missing { name: layer, stand_in: stand_in.to_owned() });
         }
     };
     let may_lack = |layer: Layer| spec.allow_missing.contains(&layer);
@@ -113,14 +99,8 @@ fn layers(inputs: &Inputs<'_>) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
                         --allow-missing cgroup to let per-process limits stand in";
             return unavailable(format!("a cgroup: {why}"), hint.to_owned());
         }
-        let_go(
-            Layer::CgroupMemory,
-            "RLIMIT_DATA: bounds each process, not the run",
-        );
-        let_go(
-            Layer::CgroupPids,
-            "RLIMIT_NPROC: bounds the run's user namespace",
-        );
+        let_go(Layer::CgroupMemory, "RLIMIT_DATA: bounds each process, not the run");
+        let_go(Layer::CgroupPids, "RLIMIT_NPROC: bounds the run's user namespace");
         let_go(
             Layer::CgroupCpu,
             "none: the run may use every core; the keeper counts the time of its processes",
@@ -132,22 +112,13 @@ fn layers(inputs: &Inputs<'_>) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
             let hint = "boot with landlock in lsm= (Linux 5.13 or later)".to_owned();
             return unavailable("Landlock".to_owned(), hint);
         }
-        let_go(
-            Layer::Landlock,
-            "none: the private root is the only wall around files",
-        );
+        let_go(Layer::Landlock, "none: the private root is the only wall around files");
     }
     if spec.level == Level::Basic && abi < 6 {
         if host.is_root() {
-            let_go(
-                Layer::Scopes,
-                "a host id of its own: nobody else's processes can be signalled",
-            );
+            let_go(Layer::Scopes, "a host id of its own: nobody else's processes can be signalled");
         } else if may_lack(Layer::Scopes) {
-            let_go(
-                Layer::Scopes,
-                "none: the caller's other processes can be signalled",
-            );
+            let_go(Layer::Scopes, "none: the caller's other processes can be signalled");
         } else {
             let hint = "Linux 6.12 or later has them; level standard does not need them; \
                         --allow-missing scopes leaves them out";
@@ -156,10 +127,7 @@ fn layers(inputs: &Inputs<'_>) -> Result<(Vec<Layer>, Vec<Missing>), Error> {
         }
     }
     if spec.level == Level::Strict && !host.is_root() && may_lack(Layer::UidPerRun) {
-        let_go(
-            Layer::UidPerRun,
-            "the caller's own id, in a user namespace of its own",
-        );
+        let_go(Layer::UidPerRun, "the caller's own id, in a user namespace of its own");
     }
     Ok((expect, missing))
 }
@@ -176,10 +144,7 @@ impl Paths {
         let level = inputs.spec.level;
         let scratch = (!level.has_namespaces()).then(|| scratch(inputs).path());
         let host_workspace = inputs.workspace.map(|one| one.path.clone());
-        Self {
-            scratch,
-            host_workspace,
-        }
+        Self { scratch, host_workspace }
     }
 
     fn real(&self, inside: &Path) -> PathBuf {
@@ -189,26 +154,16 @@ impl Paths {
         if let (Some(host), Ok(rest)) = (&self.host_workspace, inside.strip_prefix(WORKSPACE)) {
             return join(host, rest);
         }
-        let moved = WRITABLE
-            .iter()
-            .chain(&[("code", CODE)])
-            .find_map(|(name, target)| {
-                inside
-                    .strip_prefix(target)
-                    .ok()
-                    .map(|rest| join(&scratch.join(name), rest))
-            });
+        let moved = WRITABLE.iter().chain(&[("code", CODE)]).find_map(|(name, target)| {
+            inside.strip_prefix(target).ok().map(|rest| join(&scratch.join(name), rest))
+        });
         moved.unwrap_or_else(|| inside.to_owned())
     }
 }
 
 /// `join` that leaves no slash at the end when there is nothing to join.
 fn join(base: &Path, rest: &Path) -> PathBuf {
-    if rest.as_os_str().is_empty() {
-        base.to_owned()
-    } else {
-        base.join(rest)
-    }
+    if rest.as_os_str().is_empty() { base.to_owned() } else { base.join(rest) }
 }
 
 fn scratch(inputs: &Inputs<'_>) -> Scratch {
@@ -226,9 +181,7 @@ fn files(inputs: &Inputs<'_>) -> Result<Files, Error> {
         let root = layout::root(inputs.spec, inputs.interpreter, inputs.workspace)?;
         return Ok(Files::Root(root));
     }
-    Ok(Files::Host {
-        scratch: scratch(inputs),
-    })
+    Ok(Files::Host { scratch: scratch(inputs) })
 }
 
 /// The sandbox's own writable places cover what the host has there.
@@ -308,15 +261,10 @@ const WORK: u64 = USE
     | access::TRUNCATE
     | access::IOCTL_DEV;
 
-const SYSTEM: [&str; 7] = [
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-];
+const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
-    LandlockRule {
-        path: path.into(),
-        access,
-    }
+    LandlockRule { path: path.into(), access }
 }
 
 /// The second wall inside a root of our own: what is shown may be read, what is writable written.
@@ -326,12 +274,7 @@ fn rules_inside(inputs: &Inputs<'_>, root: &Root) -> Vec<LandlockRule> {
     rules.extend(SYSTEM.map(|path| rule(path, USE)));
     rules.extend(["/etc", "/proc", CODE].map(|path| rule(path, LOOK)));
     rules.push(rule("/dev", DEVICE));
-    rules.extend(
-        root.writable
-            .directories
-            .iter()
-            .map(|one| rule(&one.target, WORK)),
-    );
+    rules.extend(root.writable.directories.iter().map(|one| rule(&one.target, WORK)));
     rules.extend(outside_rules(inputs, &PathBuf::from(WORKSPACE)));
     rules
 }
@@ -342,50 +285,22 @@ fn rules_on_host(inputs: &Inputs<'_>, paths: &Paths) -> Vec<LandlockRule> {
     let shown = layout::root(inputs.spec, inputs.interpreter, None).map(|root| root.binds);
     for bind in shown.unwrap_or_default() {
         let is_file = bind.kind == belljar_jail::plan::BindKind::ReadOnlyFile;
-        let wanted = if bind.target.starts_with("/etc") {
-            LOOK
-        } else {
-            USE
-        };
-        rules.push(rule(
-            bind.source,
-            if is_file {
-                wanted & access::ON_FILES
-            } else {
-                wanted
-            },
-        ));
+        let wanted = if bind.target.starts_with("/etc") { LOOK } else { USE };
+        rules.push(rule(bind.source, if is_file { wanted & access::ON_FILES } else { wanted }));
     }
-    let devices = [
-        "/dev/null",
-        "/dev/zero",
-        "/dev/full",
-        "/dev/random",
-        "/dev/urandom",
-    ];
+    let devices = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
     rules.extend(devices.map(|path| rule(path, DEVICE & access::ON_FILES)));
     rules.extend(["/proc/cpuinfo", "/proc/meminfo"].map(|path| rule(path, access::READ_FILE)));
     rules.extend(
-        [
-            "/etc/passwd",
-            "/etc/group",
-            "/etc/nsswitch.conf",
-            "/etc/hosts",
-        ]
-        .map(|path| rule(path, access::READ_FILE)),
+        ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts"]
+            .map(|path| rule(path, access::READ_FILE)),
     );
     for (name, _) in WRITABLE.iter().chain(&[("code", "")]) {
         rules.extend(paths.scratch.as_ref().map(|top| rule(top.join(name), WORK)));
     }
     let workspace = paths.host_workspace.clone().unwrap_or_default();
     rules.extend(outside_rules(inputs, &workspace));
-    rules.retain(|one| {
-        !inputs
-            .spec
-            .block_paths
-            .iter()
-            .any(|path| one.path.starts_with(path))
-    });
+    rules.retain(|one| !inputs.spec.block_paths.iter().any(|path| one.path.starts_with(path)));
     rules
 }
 
@@ -454,10 +369,7 @@ fn program(inputs: &Inputs<'_>, paths: &Paths) -> Result<Program, Error> {
             let file = paths.real(path).to_string_lossy().into_owned();
             let shown = interpreter.path.to_string_lossy().into_owned();
             let rest = language.args.iter().map(|one| one.replace("{file}", &file));
-            (
-                interpreter.path.clone(),
-                [shown].into_iter().chain(rest).collect::<Vec<_>>(),
-            )
+            (interpreter.path.clone(), [shown].into_iter().chain(rest).collect::<Vec<_>>())
         }
         spec::Program::Command { argv } => {
             let first = argv.first().map_or("", String::as_str);
@@ -478,10 +390,7 @@ fn find_command(name: &str, paths: &Paths) -> PathBuf {
     if name.contains('/') {
         return paths.real(Path::new(name));
     }
-    let found = PATH
-        .split(':')
-        .map(|dir| Path::new(dir).join(name))
-        .find(|path| path.exists());
+    let found = PATH.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
     found.unwrap_or_else(|| Path::new("/usr/bin").join(name))
 }
 
@@ -494,10 +403,7 @@ fn environment(inputs: &Inputs<'_>, paths: &Paths) -> Vec<(String, String)> {
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
         ("USER".to_owned(), "sandbox".to_owned()),
     ]);
-    let language = inputs
-        .language
-        .map(|one| one.environment.clone())
-        .unwrap_or_default();
+    let language = inputs.language.map(|one| one.environment.clone()).unwrap_or_default();
     all.extend(language);
     all.extend(inputs.spec.env.clone());
     all.into_iter().collect()
@@ -508,8 +414,5 @@ fn placed(path: &Path, inputs: &Inputs<'_>, paths: &Paths) -> Placed {
         spec::Program::Command { argv } => argv.first().map(PathBuf::from),
         spec::Program::Code { .. } => None,
     };
-    Placed {
-        path: paths.real(path),
-        executable: command.as_deref() == Some(path),
-    }
+    Placed { path: paths.real(path), executable: command.as_deref() == Some(path) }
 }

@@ -50,11 +50,7 @@ impl Keeper {
         let child = spawn::with_socket(launcher, &[KEEPER_ROLE], theirs)?;
         alive.started();
         let control = UnixDatagram::from_std(ours.into())?;
-        Ok(Self {
-            child: Some(child),
-            control,
-            alive: alive.clone(),
-        })
+        Ok(Self { child: Some(child), control, alive: alive.clone() })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -174,16 +170,10 @@ async fn follow(
         }
     }
     match (started, ended) {
-        (Some(started), Some((report, workspace))) => Ok(Finished {
-            started,
-            report,
-            stdout: out.capture,
-            stderr: err.capture,
-            workspace,
-        }),
-        _ => Err(Error::Lost {
-            what: "it ended before it was seen to start",
-        }),
+        (Some(started), Some((report, workspace))) => {
+            Ok(Finished { started, report, stdout: out.capture, stderr: err.capture, workspace })
+        }
+        _ => Err(Error::Lost { what: "it ended before it was seen to start" }),
     }
 }
 
@@ -254,19 +244,11 @@ struct Streams {
 impl Streams {
     fn open() -> io::Result<Self> {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-        Ok(Self {
-            stdin: pipe()?,
-            stdout: pipe()?,
-            stderr: pipe()?,
-        })
+        Ok(Self { stdin: pipe()?, stdout: pipe()?, stderr: pipe()? })
     }
 
     fn theirs(&self) -> [BorrowedFd<'_>; 3] {
-        [
-            self.stdin.0.as_fd(),
-            self.stdout.1.as_fd(),
-            self.stderr.1.as_fd(),
-        ]
+        [self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()]
     }
 
     /// Keeps our ends and closes the others, so that the end of the program is the end of its output.
@@ -315,6 +297,5 @@ fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
 fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let ours = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
-    ours.iter()
-        .any(|one| error.raw_os_error() == Some(one.raw_os_error()))
+    ours.iter().any(|one| error.raw_os_error() == Some(one.raw_os_error()))
 }

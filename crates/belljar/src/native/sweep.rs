@@ -81,10 +81,7 @@ pub(crate) fn remove_run(plan: &Plan) {
 }
 
 fn until(deadline: Instant, mut remove: impl FnMut() -> io::Result<()>) {
-    let look_again = Timespec {
-        tv_sec: 0,
-        tv_nsec: 2_000_000,
-    };
+    let look_again = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
     while let Err(error) = remove() {
         if error.kind() == io::ErrorKind::NotFound || Instant::now() >= deadline {
             return;
@@ -107,10 +104,7 @@ fn remove_scratch(path: &Path) -> io::Result<()> {
 fn each_orphan(directory: &Path, remove: impl Fn(&Path)) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if name
-            .to_str()
-            .and_then(owner)
-            .is_some_and(|(pid, start)| start_time(pid) != Some(start))
+        if name.to_str().and_then(owner).is_some_and(|(pid, start)| start_time(pid) != Some(start))
         {
             remove(&entry.path());
         }

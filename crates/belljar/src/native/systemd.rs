@@ -51,14 +51,8 @@ pub(crate) fn buses(uid: u32) -> Vec<Bus> {
 }
 
 fn candidates(uid: u32, session: &str, runtime: &str) -> Vec<Bus> {
-    let daemon = |path: PathBuf| Bus {
-        path,
-        kind: BusKind::Daemon,
-    };
-    let manager = |path: PathBuf| Bus {
-        path,
-        kind: BusKind::Manager,
-    };
+    let daemon = |path: PathBuf| Bus { path, kind: BusKind::Daemon };
+    let manager = |path: PathBuf| Bus { path, kind: BusKind::Manager };
     if uid == 0 {
         // Never root's session bus: root's limits are the host's business, not a login's.
         return vec![
@@ -71,11 +65,7 @@ fn candidates(uid: u32, session: &str, runtime: &str) -> Vec<Bus> {
     } else {
         PathBuf::from(format!("/run/user/{uid}"))
     };
-    let mut all: Vec<Bus> = session
-        .split(';')
-        .filter_map(unix_path)
-        .map(daemon)
-        .collect();
+    let mut all: Vec<Bus> = session.split(';').filter_map(unix_path).map(daemon).collect();
     all.push(daemon(runtime.join("bus")));
     all.push(manager(runtime.join("systemd/private")));
     all.dedup();
@@ -85,9 +75,7 @@ fn candidates(uid: u32, session: &str, runtime: &str) -> Vec<Bus> {
 /// The path of an address such as `unix:path=/run/user/1000/bus,guid=…`; other kinds are not for us.
 fn unix_path(address: &str) -> Option<PathBuf> {
     let pairs = address.strip_prefix("unix:")?;
-    let path = pairs
-        .split(',')
-        .find_map(|pair| pair.strip_prefix("path="))?;
+    let path = pairs.split(',').find_map(|pair| pair.strip_prefix("path="))?;
     // Escaped bytes are legal and never seen; an address with one is as good as none.
     (path.starts_with('/') && !path.contains('%')).then(|| PathBuf::from(path))
 }
@@ -212,9 +200,7 @@ mod tests {
     #[test]
     fn an_ordinary_user_asks_the_session_bus_first_and_root_the_system_bus() {
         let paths = |all: Vec<Bus>| -> Vec<String> {
-            all.into_iter()
-                .map(|bus| bus.path.display().to_string())
-                .collect()
+            all.into_iter().map(|bus| bus.path.display().to_string()).collect()
         };
         let session = "tcp:host=x;unix:path=/tmp/bus,guid=00;unix:abstract=/tmp/y";
         assert_eq!(
@@ -244,9 +230,6 @@ mod tests {
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
         assert_eq!(shown(&call.body), shown(&expected));
         assert_eq!(call.signature, "ssa(sv)a(sa(sv))");
-        assert_eq!(
-            start_transient_unit(BusKind::Manager, "b.scope", 1).destination,
-            None
-        );
+        assert_eq!(start_transient_unit(BusKind::Manager, "b.scope", 1).destination, None);
     }
 }

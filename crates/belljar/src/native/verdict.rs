@@ -51,21 +51,11 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Option<Judgement> {
 
 fn limit(verdict: Verdict, evidence: Evidence, event: Event) -> Judgement {
     let fault_domain = FaultDomain::Limit;
-    Judgement {
-        verdict,
-        fault_domain,
-        evidence: vec![evidence],
-        events: vec![event],
-    }
+    Judgement { verdict, fault_domain, evidence: vec![evidence], events: vec![event] }
 }
 
 fn event(kind: EventKind, what: String, rule: &str, fix: String) -> Event {
-    Event {
-        kind,
-        what,
-        rule: rule.to_owned(),
-        fix,
-    }
+    Event { kind, what, rule: rule.to_owned(), fix }
 }
 
 /// The keeper ended it; the first cause is the one it acted on.
@@ -75,39 +65,23 @@ fn ended_by_us(facts: &Facts<'_>) -> Option<Judgement> {
     Some(match report.ended_by? {
         Cause::WallTime => {
             let limit_ms = limits.wall_ms;
-            let found = format!(
-                "{} ms after release, limit {limit_ms}",
-                report.elapsed_us / 1000
-            );
+            let found = format!("{} ms after release, limit {limit_ms}", report.elapsed_us / 1000);
             limit(
                 Verdict::WallTimeLimit { limit_ms },
                 Evidence::new("keeper, monotonic clock", found.clone()),
-                event(
-                    EventKind::TimeoutExceeded,
-                    found,
-                    "wall_timeout",
-                    "--timeout".into(),
-                ),
+                event(EventKind::TimeoutExceeded, found, "wall_timeout", "--timeout".into()),
             )
         }
         Cause::CpuTime => cpu_time(facts, "keeper, CPU time of all processes"),
         Cause::Memory => return None, // the kernel's count is better evidence; see out_of_memory
         Cause::Output => {
             let limit_bytes = limits.output_total_bytes;
-            let stream = if facts.output[0] > limit_bytes {
-                Stream::Stdout
-            } else {
-                Stream::Stderr
-            };
-            let found = format!(
-                "{} and {} bytes, limit {limit_bytes}",
-                facts.output[0], facts.output[1]
-            );
+            let stream =
+                if facts.output[0] > limit_bytes { Stream::Stdout } else { Stream::Stderr };
+            let found =
+                format!("{} and {} bytes, limit {limit_bytes}", facts.output[0], facts.output[1]);
             limit(
-                Verdict::OutputLimit {
-                    limit_bytes,
-                    stream,
-                },
+                Verdict::OutputLimit { limit_bytes, stream },
                 Evidence::new("engine, bytes read from stdout and stderr", found.clone()),
                 event(exceeded, found, "output_cap", "--output-total".into()),
             )
@@ -122,12 +96,7 @@ fn cpu_time(facts: &Facts<'_>, source: &str) -> Judgement {
     limit(
         Verdict::CpuTimeLimit { limit_ms },
         Evidence::new(source, found.clone()),
-        event(
-            EventKind::TimeoutExceeded,
-            found,
-            "rlimits",
-            "--cpu-time".into(),
-        ),
+        event(EventKind::TimeoutExceeded, found, "rlimits", "--cpu-time".into()),
     )
 }
 
@@ -142,12 +111,7 @@ fn out_of_memory(facts: &Facts<'_>) -> Option<Judgement> {
     Some(limit(
         Verdict::MemoryLimit { limit_bytes },
         Evidence::new("memory cgroup", found.clone()),
-        event(
-            EventKind::ResourceLimitExceeded,
-            found,
-            "cgroup_memory",
-            "--memory".into(),
-        ),
+        event(EventKind::ResourceLimitExceeded, found, "cgroup_memory", "--memory".into()),
     ))
 }
 
@@ -163,10 +127,7 @@ fn by_signal(facts: &Facts<'_>) -> Option<Judgement> {
             Some(Judgement {
                 verdict: Verdict::SyscallDenied { signal },
                 fault_domain: FaultDomain::Policy,
-                evidence: vec![Evidence::new(
-                    "wait status",
-                    "SIGSYS under a seccomp filter",
-                )],
+                evidence: vec![Evidence::new("wait status", "SIGSYS under a seccomp filter")],
                 events: vec![event(
                     EventKind::SyscallBlocked,
                     what,
@@ -209,31 +170,16 @@ fn disk_full(facts: &Facts<'_>) -> Option<Judgement> {
     }
     if disk.bytes_free == 0 {
         let found = format!("0 of {} bytes free", facts.limits.disk_bytes);
-        return Some(disk_limit(
-            DiskLimit::DiskBytes,
-            "statfs of the disk",
-            found,
-            "--disk",
-        ));
+        return Some(disk_limit(DiskLimit::DiskBytes, "statfs of the disk", found, "--disk"));
     }
     if disk.inodes_free == 0 {
         let found = format!("0 of {} inodes free", facts.limits.inodes);
-        return Some(disk_limit(
-            DiskLimit::Inodes,
-            "statfs of the disk",
-            found,
-            "--inodes",
-        ));
+        return Some(disk_limit(DiskLimit::Inodes, "statfs of the disk", found, "--inodes"));
     }
     // Python and others ignore SIGXFSZ and see EFBIG; a file of exactly the limit is the trace.
     (disk.largest_file_bytes == facts.limits.file_bytes).then(|| {
         let found = format!("longest file {} bytes, the limit", disk.largest_file_bytes);
-        disk_limit(
-            DiskLimit::FileBytes,
-            "file sizes on the disk",
-            found,
-            "--file-size",
-        )
+        disk_limit(DiskLimit::FileBytes, "file sizes on the disk", found, "--file-size")
     })
 }
 
@@ -248,10 +194,7 @@ fn own_end(facts: &Facts<'_>) -> Judgement {
             (Verdict::StartFailed { errno }, found)
         }
         // Ended by us for a cause that has no verdict of its own.
-        End::Lost => (
-            Verdict::Signaled { signal: SIGKILL },
-            "ended by the keeper".to_owned(),
-        ),
+        End::Lost => (Verdict::Signaled { signal: SIGKILL }, "ended by the keeper".to_owned()),
     };
     let host_short = matches!(
         facts.report.end,
@@ -261,11 +204,7 @@ fn own_end(facts: &Facts<'_>) -> Judgement {
     );
     Judgement {
         verdict,
-        fault_domain: if host_short {
-            FaultDomain::Infrastructure
-        } else {
-            FaultDomain::Program
-        },
+        fault_domain: if host_short { FaultDomain::Infrastructure } else { FaultDomain::Program },
         evidence: vec![Evidence::new("wait status", found)],
         events: forks_refused(facts),
     }
@@ -277,26 +216,13 @@ fn forks_refused(facts: &Facts<'_>) -> Vec<Event> {
     if times == 0 {
         return Vec::new();
     }
-    let what = format!(
-        "{times} forks refused at {} processes",
-        facts.limits.processes
-    );
-    vec![event(
-        EventKind::ResourceLimitExceeded,
-        what,
-        "cgroup_pids",
-        "--pids".into(),
-    )]
+    let what = format!("{times} forks refused at {} processes", facts.limits.processes);
+    vec![event(EventKind::ResourceLimitExceeded, what, "cgroup_pids", "--pids".into())]
 }
 
 /// Each limit with what was used of it.
 pub(crate) fn usage(facts: &Facts<'_>) -> BTreeMap<String, Used> {
-    let Facts {
-        report,
-        limits,
-        level,
-        ..
-    } = facts;
+    let Facts { report, limits, level, .. } = facts;
     let disk = report.disk;
     let mut all = BTreeMap::new();
     let mut add = |name: &str, least: Level, limit: u64, used: Option<u64>| {
@@ -304,64 +230,20 @@ pub(crate) fn usage(facts: &Facts<'_>) -> BTreeMap<String, Used> {
         all.insert(name.to_owned(), Used { limit, used });
     };
     let grouped = facts.layers.contains(&Layer::CgroupCpu);
-    let cpus_least = if grouped {
-        Level::Standard
-    } else {
-        Level::Maximum
-    };
+    let cpus_least = if grouped { Level::Standard } else { Level::Maximum };
     let busy = report.cpu_us.saturating_mul(1000) / report.elapsed_us.max(1);
-    add(
-        "wall_ms",
-        Level::None,
-        limits.wall_ms,
-        Some(report.elapsed_us / 1000),
-    );
-    add(
-        "cpu_ms",
-        Level::Basic,
-        limits.cpu_ms,
-        Some(report.cpu_us / 1000),
-    );
+    add("wall_ms", Level::None, limits.wall_ms, Some(report.elapsed_us / 1000));
+    add("cpu_ms", Level::Basic, limits.cpu_ms, Some(report.cpu_us / 1000));
     add("millicpus", cpus_least, limits.millicpus, Some(busy));
-    add(
-        "memory_bytes",
-        Level::Basic,
-        limits.memory_bytes,
-        report.memory_peak_bytes,
-    );
-    add(
-        "processes",
-        Level::Basic,
-        limits.processes,
-        report.processes_peak,
-    );
-    add(
-        "disk_bytes",
-        Level::Standard,
-        limits.disk_bytes,
-        disk.map(|one| one.bytes_used),
-    );
-    add(
-        "inodes",
-        Level::Standard,
-        limits.inodes,
-        disk.map(|one| one.inodes_used),
-    );
+    add("memory_bytes", Level::Basic, limits.memory_bytes, report.memory_peak_bytes);
+    add("processes", Level::Basic, limits.processes, report.processes_peak);
+    add("disk_bytes", Level::Standard, limits.disk_bytes, disk.map(|one| one.bytes_used));
+    add("inodes", Level::Standard, limits.inodes, disk.map(|one| one.inodes_used));
     add("open_files", Level::Basic, limits.open_files, None);
-    add(
-        "file_bytes",
-        Level::Basic,
-        limits.file_bytes,
-        disk.map(|one| one.largest_file_bytes),
-    );
+    add("file_bytes", Level::Basic, limits.file_bytes, disk.map(|one| one.largest_file_bytes));
     let output = facts.output.iter().copied().max();
     add("output_bytes", Level::None, limits.output_bytes, output);
-    add(
-        "output_total_bytes",
-        Level::None,
-        limits.output_total_bytes,
-        output,
-    );
+    add("output_total_bytes", Level::None, limits.output_total_bytes, output);
     all
 }
 
@@ -388,13 +270,7 @@ mod tests {
         let limits = LimitsRequest::default().resolve().unwrap();
         let level = Level::Standard;
         let layers = level.layers();
-        let facts = Facts {
-            report,
-            limits: &limits,
-            level,
-            layers: &layers,
-            output: [0, 0],
-        };
+        let facts = Facts { report, limits: &limits, level, layers: &layers, output: [0, 0] };
         let judged = judge(&facts).unwrap();
         assert!(!judged.evidence.is_empty());
         (judged.verdict.kind().to_owned(), judged.fault_domain)
@@ -416,61 +292,28 @@ mod tests {
 
     #[test]
     fn memory_is_blamed_by_the_kernels_count() {
-        let killed = Report {
-            oom_kills: 1,
-            ..report(End::Signaled(SIGKILL))
-        };
-        assert_eq!(
-            kind(&killed),
-            ("memory_limit".to_owned(), FaultDomain::Limit)
-        );
+        let killed = Report { oom_kills: 1, ..report(End::Signaled(SIGKILL)) };
+        assert_eq!(kind(&killed), ("memory_limit".to_owned(), FaultDomain::Limit));
     }
 
     #[test]
     fn the_keepers_deadline_wins_over_the_way_the_program_died() {
-        let late = Report {
-            ended_by: Some(Cause::WallTime),
-            ..report(End::Signaled(SIGKILL))
-        };
-        assert_eq!(
-            kind(&late),
-            ("wall_time_limit".to_owned(), FaultDomain::Limit)
-        );
+        let late = Report { ended_by: Some(Cause::WallTime), ..report(End::Signaled(SIGKILL)) };
+        assert_eq!(kind(&late), ("wall_time_limit".to_owned(), FaultDomain::Limit));
     }
 
     #[test]
     fn a_self_sent_sigxcpu_is_not_a_cpu_limit() {
         assert_eq!(kind(&report(End::Signaled(SIGXCPU))).0, "signaled");
-        let spent = Report {
-            cpu_us: 31_000_000,
-            ..report(End::Signaled(SIGXCPU))
-        };
+        let spent = Report { cpu_us: 31_000_000, ..report(End::Signaled(SIGXCPU)) };
         assert_eq!(kind(&spent).0, "cpu_time_limit");
     }
 
     #[test]
     fn a_full_disk_is_blamed_only_for_a_failure() {
-        let disk = Some(Disk {
-            bytes_free: 0,
-            inodes_free: 5,
-            ..Disk::default()
-        });
-        assert_eq!(
-            kind(&Report {
-                disk,
-                ..report(End::Exited(1))
-            })
-            .0,
-            "disk_limit"
-        );
-        assert_eq!(
-            kind(&Report {
-                disk,
-                ..report(End::Exited(0))
-            })
-            .0,
-            "exited"
-        );
+        let disk = Some(Disk { bytes_free: 0, inodes_free: 5, ..Disk::default() });
+        assert_eq!(kind(&Report { disk, ..report(End::Exited(1)) }).0, "disk_limit");
+        assert_eq!(kind(&Report { disk, ..report(End::Exited(0)) }).0, "exited");
     }
 
     #[test]

@@ -127,11 +127,7 @@ impl Assembler {
     }
 
     fn test(&mut self, test: &Test, holds: Label, fails: Label) -> Label {
-        let (found, mut absent) = if test.negated {
-            (fails, holds)
-        } else {
-            (holds, fails)
-        };
+        let (found, mut absent) = if test.negated { (fails, holds) } else { (holds, fails) };
         let low = ARGUMENTS + 8 * test.argument;
         let high = low + 4;
         let [mask_low, mask_high] = [test.mask & 0xffff_ffff, test.mask >> 32];
@@ -174,12 +170,7 @@ impl Assembler {
         if self.distance(then) > 0 {
             self.goto(then);
         }
-        self.push(Instruction {
-            code,
-            jump_true: 0,
-            jump_false: 0,
-            k,
-        })
+        self.push(Instruction { code, jump_true: 0, jump_false: 0, k })
     }
 
     fn finish(&mut self, value: u32) -> Label {
@@ -188,12 +179,7 @@ impl Assembler {
         {
             return *label;
         }
-        let label = self.push(Instruction {
-            code: RETURN,
-            jump_true: 0,
-            jump_false: 0,
-            k: value,
-        });
+        let label = self.push(Instruction { code: RETURN, jump_true: 0, jump_false: 0, k: value });
         self.returns.retain(|(known, _)| *known != value);
         self.returns.push((value, label));
         label
@@ -204,12 +190,7 @@ impl Assembler {
         let no = self.near(no);
         let jump_true = self.short(yes);
         let jump_false = self.short(no);
-        self.push(Instruction {
-            code,
-            jump_true,
-            jump_false,
-            k,
-        })
+        self.push(Instruction { code, jump_true, jump_false, k })
     }
 
     /// The same place, or one nearby that leads there.
@@ -218,31 +199,16 @@ impl Assembler {
             return label;
         }
         let there = self.backwards[label];
-        if there.code == RETURN {
-            self.finish(there.k)
-        } else {
-            self.goto(label)
-        }
+        if there.code == RETURN { self.finish(there.k) } else { self.goto(label) }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the kernel takes 4096 instructions"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the kernel takes 4096 instructions")]
     fn goto(&mut self, label: Label) -> Label {
         let k = self.distance(label) as u32;
-        self.push(Instruction {
-            code: JUMP,
-            jump_true: 0,
-            jump_false: 0,
-            k,
-        })
+        self.push(Instruction { code: JUMP, jump_true: 0, jump_false: 0, k })
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "`near` came first, see FARTHEST"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "`near` came first, see FARTHEST")]
     fn short(&self, label: Label) -> u8 {
         debug_assert!(self.distance(label) <= FARTHEST + 1);
         self.distance(label) as u8

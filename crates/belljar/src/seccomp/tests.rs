@@ -42,12 +42,7 @@ fn run_counting(program: &[Instruction], data: &Data) -> (u32, usize) {
     let (mut at, mut accumulator, mut steps) = (0, 0, 0);
     loop {
         steps += 1;
-        let Instruction {
-            code,
-            jump_true,
-            jump_false,
-            k,
-        } = program[at];
+        let Instruction { code, jump_true, jump_false, k } = program[at];
         let branch = |holds: bool| usize::from(if holds { jump_true } else { jump_false });
         at += 1;
         match code {
@@ -72,11 +67,7 @@ fn judge(machine: &Machine, decide: impl Fn(&Call) -> Decision, data: &Data) -> 
         return KILL;
     }
     if machine.x32 && data.number & 0xc000_0000 != 0 {
-        return if data.number == u32::MAX {
-            0x0005_0000 | 38
-        } else {
-            KILL
-        };
+        return if data.number == u32::MAX { 0x0005_0000 | 38 } else { KILL };
     }
     let Some(call) = machine.calls.iter().find(|call| call.number == data.number) else {
         return 0x0005_0000 | 38;
@@ -84,23 +75,12 @@ fn judge(machine: &Machine, decide: impl Fn(&Call) -> Decision, data: &Data) -> 
     let matches = |exception: &Exception| {
         exception.tests.iter().all(|test| {
             let arg = data.args[test.argument as usize];
-            let read = if test.width == Width::U32 {
-                arg % (1 << 32)
-            } else {
-                arg
-            };
-            let member = test
-                .values
-                .iter()
-                .any(|value| u64::from(*value) == read & test.mask);
+            let read = if test.width == Width::U32 { arg % (1 << 32) } else { arg };
+            let member = test.values.iter().any(|value| u64::from(*value) == read & test.mask);
             member != test.negated
         })
     };
-    let Decision {
-        first,
-        exceptions,
-        action,
-    } = decide(call);
+    let Decision { first, exceptions, action } = decide(call);
     let decided = first
         .filter(|exception| matches(exception))
         .or_else(|| exceptions.iter().find(|exception| matches(exception)))
@@ -118,20 +98,12 @@ fn build(machine: &Machine, profile: Profile, adjust: &Adjust) -> Vec<Instructio
 /// What the compiled filter of this machine says to one call by name.
 fn ask(profile: Profile, adjust: &Adjust, name: &str, args: &[u64]) -> Result<(), u32> {
     let call = X86_64.calls.iter().find(|call| call.name == name).unwrap();
-    let mut data = Data {
-        number: call.number,
-        arch: X86_64.audit_arch,
-        args: [0; 6],
-    };
+    let mut data = Data { number: call.number, arch: X86_64.audit_arch, args: [0; 6] };
     data.args[..args.len()].copy_from_slice(args);
     match run(&build(&X86_64, profile, adjust), &data) {
         ALLOW => Ok(()),
         answer => {
-            assert_eq!(
-                answer & 0xffff_0000,
-                0x0005_0000,
-                "{name} neither allowed nor an errno"
-            );
+            assert_eq!(answer & 0xffff_0000, 0x0005_0000, "{name} neither allowed nor an errno");
             Err(answer & 0xffff)
         }
     }
@@ -145,14 +117,8 @@ fn adjustments() -> Vec<Adjust> {
     let some = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     vec![
         Adjust::default(),
-        Adjust {
-            refuse_unix_sockets: true,
-            ..Adjust::default()
-        },
-        Adjust {
-            allow: some(&["ptrace", "clone", "socket"]),
-            ..Adjust::default()
-        },
+        Adjust { refuse_unix_sockets: true, ..Adjust::default() },
+        Adjust { allow: some(&["ptrace", "clone", "socket"]), ..Adjust::default() },
         Adjust {
             allow: some(&["socket", "socketpair", "clone3"]),
             deny: some(&["read", "clone3", "ioctl"]),
@@ -164,10 +130,8 @@ fn adjustments() -> Vec<Adjust> {
 /// Values at the edges of every test in the rules, with and without bits that the kernel ignores.
 fn interesting() -> Vec<u64> {
     let mut values = vec![0, 1, u64::from(u32::MAX), 1 << 32, u64::MAX, u64::MAX << 32];
-    let tests = table::RULES
-        .iter()
-        .flat_map(|rule| rule.exceptions)
-        .flat_map(|exception| exception.tests);
+    let tests =
+        table::RULES.iter().flat_map(|rule| rule.exceptions).flat_map(|exception| exception.tests);
     for test in tests {
         values.push(test.mask & 0xffff_ffff);
         for value in test.values {
@@ -193,11 +157,7 @@ fn program_agrees_with_model_for_every_number_and_edge_value() {
                         .is_some_and(|call| !decide(call, profile, &adjust).exceptions.is_empty());
                     for edge in if judged { &edges[..] } else { &edges[..2] } {
                         for place in 0..6 {
-                            let mut data = Data {
-                                number,
-                                arch: machine.audit_arch,
-                                args: [0; 6],
-                            };
+                            let mut data = Data { number, arch: machine.audit_arch, args: [0; 6] };
                             data.args[place] = *edge;
                             let expected = model(machine, profile, &adjust, &data);
                             assert_eq!(run(&program, &data), expected, "{profile:?} {data:?}");
@@ -286,25 +246,14 @@ proptest! {
 #[test]
 fn foreign_architectures_and_x32_die() {
     let everything = table::NAMES.iter().map(|name| (*name).to_owned()).collect();
-    let open = Adjust {
-        allow: everything,
-        ..Adjust::default()
-    };
+    let open = Adjust { allow: everything, ..Adjust::default() };
     for profile in PROFILES {
         for adjust in [&Adjust::default(), &open] {
             let program = build(&X86_64, profile, adjust);
             for number in 0..=600 {
-                let i386 = Data {
-                    number,
-                    arch: 0x4000_0003,
-                    args: [0; 6],
-                };
+                let i386 = Data { number, arch: 0x4000_0003, args: [0; 6] };
                 assert_eq!(run(&program, &i386), KILL);
-                let x32 = Data {
-                    number: number | 1 << 30,
-                    arch: 0xc000_003e,
-                    args: [0; 6],
-                };
+                let x32 = Data { number: number | 1 << 30, arch: 0xc000_003e, args: [0; 6] };
                 assert_eq!(run(&program, &x32), KILL);
             }
         }
@@ -314,11 +263,7 @@ fn foreign_architectures_and_x32_die() {
 #[test]
 fn number_of_a_call_cancelled_by_a_tracer_is_no_crime() {
     let program = build(&X86_64, Profile::Standard, &Adjust::default());
-    let data = Data {
-        number: u32::MAX,
-        arch: X86_64.audit_arch,
-        args: [0; 6],
-    };
+    let data = Data { number: u32::MAX, arch: X86_64.audit_arch, args: [0; 6] };
     assert_eq!(run(&program, &data), 0x0005_0000 | 38);
 }
 
@@ -328,17 +273,9 @@ fn programs_are_small_and_the_search_is_shallow() {
         for profile in PROFILES {
             for adjust in adjustments() {
                 let program = build(machine, profile, &adjust);
-                assert!(
-                    program.len() < 400,
-                    "{profile:?}: {} instructions",
-                    program.len()
-                );
+                assert!(program.len() < 400, "{profile:?}: {} instructions", program.len());
                 for call in machine.calls {
-                    let data = Data {
-                        number: call.number,
-                        arch: machine.audit_arch,
-                        args: [0; 6],
-                    };
+                    let data = Data { number: call.number, arch: machine.audit_arch, args: [0; 6] };
                     let (_, steps) = run_counting(&program, &data);
                     let judged = decide(call, profile, &adjust);
                     if judged.first.is_none() && judged.exceptions.is_empty() {
@@ -353,22 +290,11 @@ fn programs_are_small_and_the_search_is_shallow() {
 /// Our own filters are short enough to need no long jump, so make one that is not.
 #[test]
 fn jumps_beyond_255_instructions_arrive() {
-    let calls: Vec<Call> = (0..90)
-        .map(|n| Call {
-            number: 3 * n,
-            name: "any",
-            rules: [None; 3],
-        })
-        .collect();
-    let machine = Machine {
-        audit_arch: 1,
-        calls: calls.leak(),
-        x32: true,
-    };
-    let judged: Vec<&Rule> = table::RULES
-        .iter()
-        .filter(|rule| !rule.exceptions.is_empty())
-        .collect();
+    let calls: Vec<Call> =
+        (0..90).map(|n| Call { number: 3 * n, name: "any", rules: [None; 3] }).collect();
+    let machine = Machine { audit_arch: 1, calls: calls.leak(), x32: true };
+    let judged: Vec<&Rule> =
+        table::RULES.iter().filter(|rule| !rule.exceptions.is_empty()).collect();
     let decide = |call: &Call| Decision {
         first: Some(&NO_UNIX_SOCKET),
         exceptions: judged[call.number as usize % judged.len()].exceptions,
@@ -379,46 +305,20 @@ fn jumps_beyond_255_instructions_arrive() {
     assert!(program.iter().any(|instruction| instruction.code == 0x05));
     for number in (0..300).chain([0x4000_0000, u32::MAX]) {
         for edge in interesting() {
-            for args in [
-                [edge, 0, 0, 0, 0, 0],
-                [0, edge, edge, edge, edge, 0],
-                [edge; 6],
-            ] {
-                let data = Data {
-                    number,
-                    arch: 1,
-                    args,
-                };
-                assert_eq!(
-                    run(&program, &data),
-                    judge(&machine, decide, &data),
-                    "{data:?}"
-                );
+            for args in [[edge, 0, 0, 0, 0, 0], [0, edge, edge, edge, edge, 0], [edge; 6]] {
+                let data = Data { number, arch: 1, args };
+                assert_eq!(run(&program, &data), judge(&machine, decide, &data), "{data:?}");
             }
         }
     }
-    assert_eq!(
-        run(
-            &program,
-            &Data {
-                number: 0,
-                arch: 2,
-                args: [0; 6]
-            }
-        ),
-        KILL
-    );
+    assert_eq!(run(&program, &Data { number: 0, arch: 2, args: [0; 6] }), KILL);
 }
 
 #[test]
 fn every_call_of_both_architectures_has_been_decided() {
     for machine in &MACHINES {
         for call in machine.calls {
-            assert!(
-                call.rules.iter().all(Option::is_some),
-                "{} has no rule",
-                call.name
-            );
+            assert!(call.rules.iter().all(Option::is_some), "{} has no rule", call.name);
         }
     }
 }
@@ -429,11 +329,7 @@ fn calls_are_in_order_and_numbered_as_the_kernel_does() {
         assert!(machine.calls.is_sorted_by(|a, b| a.number < b.number));
     }
     let number = |machine: &Machine, name: &str| {
-        machine
-            .calls
-            .iter()
-            .find(|call| call.name == name)
-            .map(|call| call.number)
+        machine.calls.iter().find(|call| call.name == name).map(|call| call.number)
     };
     for (name, x86_64, aarch64) in [
         ("read", Some(0), Some(63)),
@@ -443,11 +339,7 @@ fn calls_are_in_order_and_numbered_as_the_kernel_does() {
         ("clone3", Some(435), Some(435)),
         ("file_setattr", Some(469), Some(469)),
     ] {
-        assert_eq!(
-            (number(&X86_64, name), number(&AARCH64, name)),
-            (x86_64, aarch64),
-            "{name}"
-        );
+        assert_eq!((number(&X86_64, name), number(&AARCH64, name)), (x86_64, aarch64), "{name}");
     }
     assert_eq!(name(u32::MAX), None);
     assert!(name(NATIVE.calls[0].number).is_some());
@@ -517,11 +409,7 @@ fn sharp_edges_are_refused_at_every_level() {
             "statmount",
             "listmount",
         ] {
-            assert_eq!(
-                ask(profile, &none, name, &[]),
-                ABSENT,
-                "{name} at {profile:?}"
-            );
+            assert_eq!(ask(profile, &none, name, &[]), ABSENT, "{name} at {profile:?}");
         }
         assert_eq!(ask(profile, &none, "splice", &[]), Err(22));
     }
@@ -562,70 +450,36 @@ fn sockets_are_local_or_tcp_or_udp_and_absent_at_basic() {
             assert_eq!(socket(2, 1, protocol), NO);
         }
         assert_eq!(socket(2, 3, 0), NO, "raw");
-        assert_eq!(
-            socket(1, 3, 0),
-            NO,
-            "raw on a Unix socket is a datagram socket"
-        );
-        assert_eq!(
-            ask(profile, &none, "setsockopt", &[0, 6, 31]),
-            NO,
-            "kernel TLS"
-        );
-        assert_eq!(
-            ask(profile, &none, "setsockopt", &[0, 6, 1]),
-            OK,
-            "TCP_NODELAY"
-        );
+        assert_eq!(socket(1, 3, 0), NO, "raw on a Unix socket is a datagram socket");
+        assert_eq!(ask(profile, &none, "setsockopt", &[0, 6, 31]), NO, "kernel TLS");
+        assert_eq!(ask(profile, &none, "setsockopt", &[0, 6, 1]), OK, "TCP_NODELAY");
     }
     for (family, kind, protocol) in [(1, 1, 0), (2, 1, 0), (10, 2, 0), (38, 5, 0)] {
-        assert_eq!(
-            ask(Profile::Basic, &none, "socket", &[family, kind, protocol]),
-            NO
-        );
+        assert_eq!(ask(Profile::Basic, &none, "socket", &[family, kind, protocol]), NO);
     }
     assert_eq!(ask(Profile::Basic, &none, "socketpair", &[1, 1]), OK);
     assert_eq!(ask(Profile::Basic, &none, "socketpair", &[1, 2]), NO);
     assert_eq!(ask(Profile::Basic, &none, "sendto", &[3, 4, 5, 0, 0]), OK);
-    assert_eq!(
-        ask(Profile::Basic, &none, "sendto", &[3, 4, 5, 0, 1 << 32]),
-        NO
-    );
+    assert_eq!(ask(Profile::Basic, &none, "sendto", &[3, 4, 5, 0, 1 << 32]), NO);
     for profile in PROFILES {
         assert_eq!(ask(profile, &none, "socketpair", &[2, 1]), NO);
-        assert_eq!(
-            ask(profile, &none, "sendmsg", &[0, 0, 1]),
-            NO,
-            "out of band"
-        );
+        assert_eq!(ask(profile, &none, "sendmsg", &[0, 0, 1]), NO, "out of band");
     }
 }
 
 #[test]
 fn mounted_host_directory_closes_unix_sockets_even_when_socket_is_allowed() {
-    let mounted = Adjust {
-        refuse_unix_sockets: true,
-        ..Adjust::default()
-    };
-    let insisting = Adjust {
-        allow: vec!["socket".into(), "socketpair".into()],
-        ..mounted.clone()
-    };
+    let mounted = Adjust { refuse_unix_sockets: true, ..Adjust::default() };
+    let insisting = Adjust { allow: vec!["socket".into(), "socketpair".into()], ..mounted.clone() };
     for adjust in [&mounted, &insisting] {
         assert_eq!(ask(Profile::Standard, adjust, "socket", &[1, 1, 0]), NO);
-        assert_eq!(
-            ask(Profile::Standard, adjust, "socket", &[1 << 32 | 1, 1, 0]),
-            NO
-        );
+        assert_eq!(ask(Profile::Standard, adjust, "socket", &[1 << 32 | 1, 1, 0]), NO);
         assert_eq!(ask(Profile::Standard, adjust, "socket", &[2, 1, 0]), OK);
         assert_eq!(ask(Profile::Standard, adjust, "socketpair", &[1, 1]), OK);
         assert_eq!(ask(Profile::Standard, adjust, "socketpair", &[1, 2]), NO);
         assert_eq!(ask(Profile::Standard, adjust, "socketpair", &[1, 3]), NO);
     }
-    assert_eq!(
-        ask(Profile::Standard, &insisting, "socket", &[38, 5, 0]),
-        OK
-    );
+    assert_eq!(ask(Profile::Standard, &insisting, "socket", &[38, 5, 0]), OK);
 }
 
 #[test]
@@ -634,10 +488,7 @@ fn terminals_cannot_be_typed_into_whatever_the_high_bits() {
     for profile in PROFILES {
         for command in [0x5412, 0x541c, 0x5423, 0x4008_6602, 0x4b72, 0xc018_aa3f] {
             assert_eq!(ask(profile, &none, "ioctl", &[0, command]), NO);
-            assert_eq!(
-                ask(profile, &none, "ioctl", &[0, 0xdead << 32 | command]),
-                NO
-            );
+            assert_eq!(ask(profile, &none, "ioctl", &[0, 0xdead << 32 | command]), NO);
         }
         for command in [0x5401, 0x5413, 0x541b, 0x5421, 0x5451, 0x4004_9409] {
             assert_eq!(ask(profile, &none, "ioctl", &[0, command]), OK);
@@ -651,12 +502,7 @@ fn terminals_cannot_be_typed_into_whatever_the_high_bits() {
 fn no_file_becomes_setuid_or_setgid() {
     let none = Adjust::default();
     for profile in [Profile::Standard, Profile::Strict] {
-        for (name, place) in [
-            ("chmod", 1),
-            ("fchmod", 1),
-            ("fchmodat", 2),
-            ("fchmodat2", 2),
-        ] {
+        for (name, place) in [("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)] {
             let mut args = [0; 6];
             for (mode, answer) in [(0o755, OK), (0o1777, OK), (0o4755, NO), (0o2755, NO)] {
                 args[place] = mode;
@@ -673,14 +519,8 @@ fn no_file_becomes_setuid_or_setgid() {
         assert_eq!(ask(profile, &none, "open", &[0, 0o100, 0o4000]), NO);
         assert_eq!(ask(profile, &none, "creat", &[0, 0o4000]), NO);
         let mknod = |mode| ask(profile, &none, "mknod", &[0, mode, 0]);
-        assert_eq!(
-            (mknod(0o010644), mknod(0o100644), mknod(0o140644)),
-            (OK, OK, OK)
-        );
-        assert_eq!(
-            (mknod(0o020644), mknod(0o060644), mknod(0o104755)),
-            (NO, NO, NO)
-        );
+        assert_eq!((mknod(0o010644), mknod(0o100644), mknod(0o140644)), (OK, OK, OK));
+        assert_eq!((mknod(0o020644), mknod(0o060644), mknod(0o104755)), (NO, NO, NO));
     }
 }
 
@@ -695,14 +535,8 @@ fn basic_reaches_no_other_process_and_no_metadata_by_path() {
     assert_eq!(ask("sched_setaffinity", &[1234]), NO);
     assert_eq!(ask("kill", &[u64::from(u32::MAX), 9]), NO);
     assert_eq!(ask("utimensat", &[3, 0, 0, 0]), OK);
-    assert_eq!(
-        ask("utimensat", &[3, 1 << 32, 0, 0]),
-        NO,
-        "a path above 4 GiB"
-    );
-    for name in [
-        "chmod", "fchmodat", "chown", "truncate", "setxattr", "shmget", "mq_open",
-    ] {
+    assert_eq!(ask("utimensat", &[3, 1 << 32, 0, 0]), NO, "a path above 4 GiB");
+    for name in ["chmod", "fchmodat", "chown", "truncate", "setxattr", "shmget", "mq_open"] {
         assert_eq!(ask(name, &[]), NO, "{name}");
     }
 }
@@ -711,42 +545,21 @@ fn basic_reaches_no_other_process_and_no_metadata_by_path() {
 fn self_confinement_is_allowed_but_no_listener() {
     let none = Adjust::default();
     let seccomp = |flags| ask(Profile::Standard, &none, "seccomp", &[1, flags]);
-    assert_eq!(
-        (seccomp(0), seccomp(1), seccomp(8), seccomp(9)),
-        (OK, OK, NO, NO)
-    );
+    assert_eq!((seccomp(0), seccomp(1), seccomp(8), seccomp(9)), (OK, OK, NO, NO));
     assert_eq!(ask(Profile::Strict, &none, "seccomp", &[1, 0]), NO);
     assert_eq!(ask(Profile::Standard, &none, "prctl", &[22]), OK);
     assert_eq!(ask(Profile::Strict, &none, "prctl", &[22]), NO);
     for profile in PROFILES {
         assert_eq!(ask(profile, &none, "prctl", &[15]), OK, "PR_SET_NAME");
         assert_eq!(ask(profile, &none, "prctl", &[35]), NO, "PR_SET_MM");
-        assert_eq!(
-            ask(profile, &none, "prctl", &[67]),
-            NO,
-            "PR_SET_MEMORY_MERGE"
-        );
+        assert_eq!(ask(profile, &none, "prctl", &[67]), NO, "PR_SET_MEMORY_MERGE");
         assert_eq!(ask(profile, &none, "sched_setscheduler", &[0, 3]), OK);
-        assert_eq!(
-            ask(profile, &none, "sched_setscheduler", &[0, 1]),
-            NO,
-            "SCHED_FIFO"
-        );
+        assert_eq!(ask(profile, &none, "sched_setscheduler", &[0, 1]), NO, "SCHED_FIFO");
         assert_eq!(ask(profile, &none, "personality", &[0xffff_ffff]), OK);
-        assert_eq!(
-            ask(profile, &none, "personality", &[0x0040_0000]),
-            NO,
-            "READ_IMPLIES_EXEC"
-        );
+        assert_eq!(ask(profile, &none, "personality", &[0x0040_0000]), NO, "READ_IMPLIES_EXEC");
     }
-    assert_eq!(
-        ask(Profile::Standard, &none, "personality", &[0x0004_0000]),
-        OK
-    );
-    assert_eq!(
-        ask(Profile::Strict, &none, "personality", &[0x0004_0000]),
-        NO
-    );
+    assert_eq!(ask(Profile::Standard, &none, "personality", &[0x0004_0000]), OK);
+    assert_eq!(ask(Profile::Strict, &none, "personality", &[0x0004_0000]), NO);
 }
 
 #[test]
@@ -764,25 +577,13 @@ fn deny_beats_allow_and_allow_beats_every_argument_rule() {
 #[test]
 fn misspelt_name_is_an_error_that_names_the_nearest() {
     let error = |name: &str| {
-        let adjust = Adjust {
-            deny: vec![name.into()],
-            ..Adjust::default()
-        };
+        let adjust = Adjust { deny: vec![name.into()], ..Adjust::default() };
         compile(Profile::Standard, &adjust).unwrap_err().to_string()
     };
-    assert_eq!(
-        error("ptrce"),
-        "no system call is named \"ptrce\"; did you mean \"ptrace\"?"
-    );
-    assert_eq!(
-        error("launch_rocket"),
-        "no system call is named \"launch_rocket\""
-    );
+    assert_eq!(error("ptrce"), "no system call is named \"ptrce\"; did you mean \"ptrace\"?");
+    assert_eq!(error("launch_rocket"), "no system call is named \"launch_rocket\"");
     assert_eq!(error(""), "no system call is named \"\"");
-    let elsewhere = Adjust {
-        deny: vec!["open".into(), "fstatat".into()],
-        ..Adjust::default()
-    };
+    let elsewhere = Adjust { deny: vec!["open".into(), "fstatat".into()], ..Adjust::default() };
     assert!(compile(Profile::Standard, &elsewhere).is_ok());
 }
 

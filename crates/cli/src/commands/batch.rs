@@ -57,10 +57,7 @@ fn budget(args: &Batch) -> Result<Budget, SpecError> {
 fn tell_one(result: &Result<belljar::Outcome, Error>) -> u8 {
     let (text, code) = match result {
         Ok(outcome) => (render::compact(outcome), 0),
-        Err(error) => (
-            render::compact(&render::error_json(error)),
-            render::error_code(error),
-        ),
+        Err(error) => (render::compact(&render::error_json(error)), render::error_code(error)),
     };
     match text {
         Ok(text) => code.max(render::line(&text)),
@@ -90,9 +87,7 @@ fn count_lines(path: &Path) -> Result<Option<u64>, SpecError> {
         return Ok(None); // a pipe can be read only once
     }
     let lines = BufReader::new(open(path)?).split(b'\n');
-    let filled = lines
-        .map_while(Result::ok)
-        .filter(|line| !line.trim_ascii().is_empty());
+    let filled = lines.map_while(Result::ok).filter(|line| !line.trim_ascii().is_empty());
     Ok(Some(filled.count() as u64))
 }
 
@@ -100,32 +95,22 @@ fn open(path: &Path) -> Result<File, SpecError> {
     let wrong = |why: String| SpecError::new("FILE", format!("{}: {why}", path.display()));
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     let is_directory = file.metadata().is_ok_and(|one| one.is_dir());
-    if is_directory {
-        Err(wrong("is a directory".to_owned()))
-    } else {
-        Ok(file)
-    }
+    if is_directory { Err(wrong("is a directory".to_owned())) } else { Ok(file) }
 }
 
 /// The requests, read as they are wanted.
 fn read_requests(
     path: &Path,
 ) -> Result<impl Iterator<Item = Result<RunRequest, SpecError>>, SpecError> {
-    let source: Box<dyn Read> = if path == Path::new("-") {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(open(path)?)
-    };
+    let source: Box<dyn Read> =
+        if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(open(path)?) };
     let mut reader = BufReader::new(source);
     let mut number = 0;
     Ok(std::iter::from_fn(move || {
         loop {
             number += 1;
             let mut line = Vec::new();
-            let read = reader
-                .by_ref()
-                .take(MAX_LINE_BYTES)
-                .read_until(b'\n', &mut line);
+            let read = reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
             let wrong = |why: String| Some(Err(SpecError::new(format!("line {number}"), why)));
             match read {
                 Err(error) => return wrong(error.to_string()),

@@ -23,11 +23,7 @@ pub(crate) fn levels(format: &Format) -> u8 {
     }
     let mut text = String::new();
     for level in Level::ALL {
-        let default = if level == Level::default() {
-            " (default)"
-        } else {
-            ""
-        };
+        let default = if level == Level::default() { " (default)" } else { "" };
         text += &format!("{}{default}\n    {}\n", level.name(), level.summary());
         text += &format!("    layers: {}\n", layer_names(level));
     }
@@ -52,12 +48,7 @@ pub(crate) fn languages(format: &Format) -> u8 {
         let field = |key: &str| one[key].as_str().unwrap_or("").to_owned();
         let line = match one["interpreter"].as_str() {
             Some(path) => format!("{:<10} {:<24} {path}", field("name"), field("version")),
-            None => format!(
-                "{:<10} {:<24} {}",
-                field("name"),
-                "not installed",
-                field("fix")
-            ),
+            None => format!("{:<10} {:<24} {}", field("name"), "not installed", field("fix")),
         };
         render::line(&line);
     }

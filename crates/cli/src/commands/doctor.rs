@@ -34,26 +34,11 @@ async fn examine(args: &Doctor) -> Result<u8, Error> {
 }
 
 fn describe(diagnosis: &Diagnosis) -> String {
-    let Diagnosis {
-        belljar,
-        kernel,
-        uid,
-        levels,
-        host,
-        languages,
-    } = diagnosis;
+    let Diagnosis { belljar, kernel, uid, levels, host, languages } = diagnosis;
     let mut text = format!("belljar {belljar} on Linux {kernel}, as uid {uid}\n\nlevels\n");
     for one in levels {
-        let default = if one.level == Level::default() {
-            " (default)"
-        } else {
-            ""
-        };
-        let state = if one.works {
-            "works"
-        } else {
-            "does not work here"
-        };
+        let default = if one.level == Level::default() { " (default)" } else { "" };
+        let state = if one.works { "works" } else { "does not work here" };
         text += &format!("  {:<9} {state}{default}\n", one.level.name());
         if let Some(problem) = &one.problem {
             text += &format!("            {}\n", render::visible(problem));
@@ -91,15 +76,8 @@ impl Score {
 
 async fn attack(args: &Doctor) -> Result<u8, Error> {
     let engine = Engine::open(Config::default())?;
-    let chosen = if args.level.is_empty() {
-        &Level::ALL[..4]
-    } else {
-        &args.level
-    };
-    let broken = |source| Error::Backend {
-        operation: "prepare the attack",
-        source,
-    };
+    let chosen = if args.level.is_empty() { &Level::ALL[..4] } else { &args.level };
+    let broken = |source| Error::Backend { operation: "prepare the attack", source };
     let prepared = Fixture::prepare().map_err(broken)?;
     let mut scores = Vec::new();
     let mut unable = Vec::new();
@@ -113,18 +91,12 @@ async fn attack(args: &Doctor) -> Result<u8, Error> {
                     let finding = judge(probe, level.name(), &attempt);
                     (probe, attempt, finding)
                 });
-                scores.push(Score {
-                    level: *level,
-                    answers: judged.collect(),
-                });
+                scores.push(Score { level: *level, answers: judged.collect() });
             }
             Err(error) => unable.push((*level, error.to_string())),
         }
     }
-    let escaped: usize = scores
-        .iter()
-        .map(|one| one.count(None, Finding::Escaped))
-        .sum();
+    let escaped: usize = scores.iter().map(|one| one.count(None, Finding::Escaped)).sum();
     if args.json {
         render::json(&scores_json(&scores, &unable));
     } else {
@@ -148,32 +120,20 @@ fn table(scores: &[Score], unable: &[(Level, String)]) -> String {
         text += &format!("\n{name:<12}");
         for score in scores {
             let count = |finding| score.count(category, finding);
-            let (contained, escaped, other) = (
-                count(Finding::Contained),
-                count(Finding::Escaped),
-                count(Finding::NotApplicable),
-            );
+            let (contained, escaped, other) =
+                (count(Finding::Contained), count(Finding::Escaped), count(Finding::NotApplicable));
             text += &format!("{contained:>15} {escaped:>7} {other:>4}");
         }
     }
     for score in scores {
-        let escaped = score
-            .answers
-            .iter()
-            .filter(|(_, _, found)| *found == Finding::Escaped);
+        let escaped = score.answers.iter().filter(|(_, _, found)| *found == Finding::Escaped);
         for (probe, attempt, _) in escaped {
             let level = score.level;
-            text += &format!(
-                "\nESCAPED at {level}: {} ({}): {attempt:?}",
-                probe.name, probe.what
-            );
+            text += &format!("\nESCAPED at {level}: {} ({}): {attempt:?}", probe.name, probe.what);
         }
     }
     for (level, why) in unable {
-        text += &format!(
-            "\nnot attacked: {level} does not work here: {}",
-            render::visible(why)
-        );
+        text += &format!("\nnot attacked: {level} does not work here: {}", render::visible(why));
     }
     text + "\n\nn/a: the level does not promise it, or this host lacks what the probe needs"
 }
@@ -218,23 +178,17 @@ fn fix(args: &Doctor) -> Result<u8, Error> {
     }
     let user = match &args.user {
         Some(name) => {
-            let ids = ids_of(name).ok_or_else(|| wrong("user", &format!("{name} is not in /etc/passwd")))?;
+            let ids = ids_of(name)
+                .ok_or_else(|| wrong("user", &format!("{name} is not in /etc/passwd")))?;
             Some(ids)
         }
         None => None,
     };
-    let broken = |source| Error::Backend {
-        operation: "find this binary",
-        source,
-    };
+    let broken = |source| Error::Backend { operation: "find this binary", source };
     let binary = std::env::current_exe().map_err(broken)?;
     let wanted = fixes(Path::new("/"), &binary, user);
     if wanted.is_empty() {
-        let more = if user.is_none() {
-            " (to delegate cgroups, say --user NAME)"
-        } else {
-            ""
-        };
+        let more = if user.is_none() { " (to delegate cgroups, say --user NAME)" } else { "" };
         render::line(&format!("nothing to fix{more}"));
         return Ok(0);
     }
@@ -244,10 +198,7 @@ fn fix(args: &Doctor) -> Result<u8, Error> {
             render::line("left as it is\n");
             continue;
         }
-        apply(one).map_err(|source| Error::Backend {
-            operation: "apply the fix",
-            source,
-        })?;
+        apply(one).map_err(|source| Error::Backend { operation: "apply the fix", source })?;
         render::line("done\n");
     }
     Ok(0)
@@ -256,26 +207,11 @@ fn fix(args: &Doctor) -> Result<u8, Error> {
 /// A fix as it will be made, every byte of it.
 fn show(fix: &Fix) -> String {
     let what = match &fix.change {
-        Change::File {
-            path,
-            contents,
-            then,
-        } => {
-            let indented: String = contents
-                .lines()
-                .map(|line| format!("    | {line}\n"))
-                .collect();
-            format!(
-                "  write {}\n{indented}  then run: {}",
-                path.display(),
-                then.join(" ")
-            )
+        Change::File { path, contents, then } => {
+            let indented: String = contents.lines().map(|line| format!("    | {line}\n")).collect();
+            format!("  write {}\n{indented}  then run: {}", path.display(), then.join(" "))
         }
-        Change::Delegate {
-            directory,
-            uid,
-            gid,
-        } => {
+        Change::Delegate { directory, uid, gid } => {
             format!("  make {} and give it to {uid}:{gid}", directory.display())
         }
     };

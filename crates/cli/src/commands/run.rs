@@ -18,11 +18,7 @@ pub(crate) async fn run(args: Run) -> u8 {
         Ok(outcome) => {
             if as_json {
                 let printed = render::json(&outcome);
-                return if printed == 0 {
-                    render::exit_code(&outcome)
-                } else {
-                    printed
-                };
+                return if printed == 0 { render::exit_code(&outcome) } else { printed };
             }
             if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
                 render::trouble(&summary, 0);
@@ -42,10 +38,7 @@ pub(crate) async fn run(args: Run) -> u8 {
 
 async fn carry_out(args: Run) -> Result<Outcome, Error> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
-    let engine = Engine::open(Config {
-        fault,
-        ..Config::default()
-    })?;
+    let engine = Engine::open(Config { fault, ..Config::default() })?;
     let (out, as_json, raw, quiet) = (args.out.clone(), args.json, args.raw, args.quiet);
     let mut run = engine.prepare(request(args)?)?;
     if let Some(directory) = out {
@@ -67,15 +60,8 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
         // As above: a reader that is gone by now misses nothing that it asked for.
         live.finish().ok();
     }
-    for skipped in copied
-        .iter()
-        .flat_map(|one| &one.skipped)
-        .filter(|_| !quiet)
-    {
-        render::trouble(
-            &format!("not copied out: {} ({})", skipped.path, skipped.reason),
-            0,
-        );
+    for skipped in copied.iter().flat_map(|one| &one.skipped).filter(|_| !quiet) {
+        render::trouble(&format!("not copied out: {} ({})", skipped.path, skipped.reason), 0);
     }
     Ok(outcome)
 }
@@ -104,11 +90,7 @@ fn request(args: Run) -> Result<RunRequest, Error> {
             request.language = request.language.or(Some("python".to_owned()));
         }
         (None, Some(file)) if file == Path::new("-") => {
-            request.code = Some(text(
-                "code",
-                "standard input",
-                read_bounded(std::io::stdin()),
-            )?);
+            request.code = Some(text("code", "standard input", read_bounded(std::io::stdin()))?);
             if request.language.is_none() && !starts_with_shebang(request.code.as_deref()) {
                 let reason = "must be given for code on standard input without a #! line: --language python, bash or node";
                 return Err(SpecError::new("language", reason).into());
@@ -139,9 +121,7 @@ fn program_file(
     let shown = file.display().to_string();
     let opened = std::fs::File::open(file).and_then(|opened| {
         if opened.metadata()?.is_dir() {
-            return Err(std::io::Error::other(
-                "is a directory; give the file to run",
-            ));
+            return Err(std::io::Error::other("is a directory; give the file to run"));
         }
         Ok(opened)
     });
@@ -158,10 +138,7 @@ fn program_file(
         request.entry = Some(inside);
         return Ok(());
     }
-    request.file_name = file
-        .file_name()
-        .and_then(|name| name.to_str())
-        .map(ToOwned::to_owned);
+    request.file_name = file.file_name().and_then(|name| name.to_str()).map(ToOwned::to_owned);
     request.code = Some(code);
     Ok(())
 }
@@ -169,9 +146,7 @@ fn program_file(
 /// Reads no more than a program may have, plus one byte, so that too long is seen without reading on.
 fn read_bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    source
-        .take(MAX_CODE_BYTES as u64 + 1)
-        .read_to_end(&mut bytes)?;
+    source.take(MAX_CODE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -185,10 +160,7 @@ fn text(field: &str, shown: &str, bytes: std::io::Result<Vec<u8>>) -> Result<Str
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        SpecError::new(
-            field,
-            format!("{shown} is not UTF-8 text (byte {at}); save it as UTF-8"),
-        )
+        SpecError::new(field, format!("{shown} is not UTF-8 text (byte {at}); save it as UTF-8"))
     })
 }
 
@@ -232,10 +204,7 @@ fn copies(given: &[String]) -> Result<BTreeMap<String, PathBuf>, SpecError> {
                 format!("\"{pair}\" is not HOST:INSIDE, as in data.csv:data.csv"),
             )
         })?;
-        if copies
-            .insert(inside.to_owned(), PathBuf::from(host))
-            .is_some()
-        {
+        if copies.insert(inside.to_owned(), PathBuf::from(host)).is_some() {
             return Err(SpecError::new("file", format!("names {inside} twice")));
         }
     }
@@ -247,10 +216,7 @@ fn parse_workspace(text: &str) -> Workspace {
         Some(path) => (path, true),
         None => (text.strip_suffix(":ro").unwrap_or(text), false),
     };
-    Workspace {
-        path: PathBuf::from(path),
-        writable,
-    }
+    Workspace { path: PathBuf::from(path), writable }
 }
 
 fn limits(args: &LimitArgs) -> LimitsRequest {

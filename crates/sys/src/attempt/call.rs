@@ -21,11 +21,7 @@ pub struct Call {
 }
 
 const fn call(number: c_long, addresses: u8, lengths: u8) -> Call {
-    Call {
-        number,
-        addresses,
-        lengths,
-    }
+    Call { number, addresses, lengths }
 }
 
 /// The number that no kernel knows: stands for calls which this processor never had.
@@ -141,10 +137,7 @@ pub fn syscall(call: Call, args: &mut [Arg<'_>]) -> Result<i64, Errno> {
     }
     for (arg, page) in args.iter_mut().zip(&pages) {
         if let (Arg::Exchange(bytes), Some(page)) = (arg, page) {
-            bytes
-                .iter_mut()
-                .zip(&page.0)
-                .for_each(|(to, from)| *to = *from);
+            bytes.iter_mut().zip(&page.0).for_each(|(to, from)| *to = *from);
         }
     }
     Ok(returned)
@@ -169,10 +162,7 @@ fn copied(arg: &Arg<'_>) -> Result<Option<Box<Page>>, Errno> {
         Arg::Exchange(bytes) => bytes,
     };
     let mut page = Box::new(Page([0; PAGE_BYTES]));
-    let room = page
-        .0
-        .get_mut(..bytes.len())
-        .filter(|room| room.len() < PAGE_BYTES);
+    let room = page.0.get_mut(..bytes.len()).filter(|room| room.len() < PAGE_BYTES);
     room.ok_or(Errno::NAME_TOO_LONG)?.copy_from_slice(bytes);
     Ok(Some(page))
 }
@@ -189,10 +179,7 @@ mod tests {
 
     #[test]
     fn a_length_past_the_page_is_refused() {
-        let refused = syscall(
-            Call::SYSLOG,
-            &mut [Arg::Int(3), Arg::Bytes(&[]), Arg::Int(4097)],
-        );
+        let refused = syscall(Call::SYSLOG, &mut [Arg::Int(3), Arg::Bytes(&[]), Arg::Int(4097)]);
         assert_eq!(refused, Err(Errno::INVALID));
     }
 
@@ -200,12 +187,7 @@ mod tests {
     fn what_the_kernel_wrote_comes_back() {
         let mut limit = [0_u8; 16];
         let files = i64::from(libc::RLIMIT_NOFILE);
-        let args = &mut [
-            Arg::Int(0),
-            Arg::Int(files),
-            Arg::Null,
-            Arg::Exchange(&mut limit),
-        ];
+        let args = &mut [Arg::Int(0), Arg::Int(files), Arg::Null, Arg::Exchange(&mut limit)];
         assert_eq!(syscall(Call::PRLIMIT, args), Ok(0));
         assert_ne!(limit, [0; 16]);
     }

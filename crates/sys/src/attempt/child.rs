@@ -115,10 +115,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_back() {
-        assert_eq!(
-            in_child(BOUND, || b"42".to_vec()).unwrap(),
-            Ended::Answered(b"42".to_vec())
-        );
+        assert_eq!(in_child(BOUND, || b"42".to_vec()).unwrap(), Ended::Answered(b"42".to_vec()));
     }
 
     #[test]

@@ -21,10 +21,7 @@ impl Victim {
     pub fn start(directory: &Path, name: &str, value: &str) -> io::Result<Self> {
         let mut command = command(Path::new("/bin/cat"));
         command.current_dir(directory).env(name, value);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().map(Victim)
     }
 
@@ -68,11 +65,7 @@ impl Segment {
         let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o666;
         // SAFETY: takes and gives integers.
         let id = unsafe { libc::shmget(key, 4096, flags) };
-        if id == -1 {
-            Err(Errno::last())
-        } else {
-            Ok(Segment(id))
-        }
+        if id == -1 { Err(Errno::last()) } else { Ok(Segment(id)) }
     }
 }
 
@@ -100,10 +93,7 @@ pub fn leak_across_exec(file: &File) -> Result<i32, Errno> {
 pub fn handle_of(path: &str) -> Result<Vec<u8>, Errno> {
     const MOST_BYTES: u32 = 128;
     let mut handle = vec![0_u8; 8 + MOST_BYTES as usize];
-    handle
-        .iter_mut()
-        .zip(MOST_BYTES.to_ne_bytes())
-        .for_each(|(to, from)| *to = from);
+    handle.iter_mut().zip(MOST_BYTES.to_ne_bytes()).for_each(|(to, from)| *to = from);
     let mut mount = [0_u8; 4];
     let here = i64::from(libc::AT_FDCWD);
     syscall(
@@ -121,10 +111,7 @@ pub fn handle_of(path: &str) -> Result<Vec<u8>, Errno> {
 
 /// The host's name, as this process's uts namespace has it.
 pub fn hostname() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The effective user.

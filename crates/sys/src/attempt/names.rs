@@ -17,10 +17,7 @@ impl Errno {
 
     /// `EPERM` for 1, and so on; numbers outside the table read `E?`.
     pub fn name(self) -> &'static str {
-        ERRNOS
-            .iter()
-            .find(|(number, _)| *number == self.0)
-            .map_or("E?", |(_, name)| name)
+        ERRNOS.iter().find(|(number, _)| *number == self.0).map_or("E?", |(_, name)| name)
     }
 
     pub fn is(self, name: &str) -> bool {
@@ -49,10 +46,7 @@ impl From<rustix::io::Errno> for Errno {
 
 /// `SIGSYS` for 31, and so on; numbers outside the table read `SIG?`.
 pub fn signal(number: i32) -> &'static str {
-    SIGNALS
-        .iter()
-        .find(|(known, _)| *known == number)
-        .map_or("SIG?", |(_, name)| name)
+    SIGNALS.iter().find(|(known, _)| *known == number).map_or("SIG?", |(_, name)| name)
 }
 
 macro_rules! table {

@@ -64,14 +64,8 @@ pub enum Direction {
 /// first, so `EFAULT` says that the door was open, and nothing is ever read or changed.
 pub fn reach_memory(pid: i32, direction: Direction) -> Result<(), Errno> {
     let mut own = [0_u8; 8];
-    let here = libc::iovec {
-        iov_base: own.as_mut_ptr().cast(),
-        iov_len: own.len(),
-    };
-    let there = libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(8),
-        iov_len: own.len(),
-    };
+    let here = libc::iovec { iov_base: own.as_mut_ptr().cast(), iov_len: own.len() };
+    let there = libc::iovec { iov_base: std::ptr::without_provenance_mut(8), iov_len: own.len() };
     let pid = libc::c_long::from(pid);
     let call = match direction {
         Direction::Read => libc::SYS_process_vm_readv,
@@ -81,11 +75,7 @@ pub fn reach_memory(pid: i32, direction: Direction) -> Result<(), Errno> {
     // process, never followed in this one.
     let moved =
         unsafe { libc::syscall(call, pid, &raw const here, ONE, &raw const there, ONE, ZERO) };
-    if moved == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(())
-    }
+    if moved == -1 { Err(Errno::last()) } else { Ok(()) }
 }
 
 /// Makes the smallest BPF map there is.
@@ -93,16 +83,10 @@ pub fn bpf_map() -> Result<(), Errno> {
     const BPF_MAP_CREATE: i64 = 0;
     let mut page = [0_u32; PAGE_BYTES / 4];
     // union bpf_attr for BPF_MAP_CREATE: type (array), key bytes, value bytes, entries.
-    page.iter_mut()
-        .zip([2, 4, 4, 1])
-        .for_each(|(word, value)| *word = value);
+    page.iter_mut().zip([2, 4, 4, 1]).for_each(|(word, value)| *word = value);
     // SAFETY: the kernel reads 72 bytes of `page`, which holds no address.
     let made = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, page.as_ptr(), 72_i64) };
-    if made == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(())
-    }
+    if made == -1 { Err(Errno::last()) } else { Ok(()) }
 }
 
 /// Sets up the smallest io_uring there is.
@@ -110,11 +94,7 @@ pub fn io_uring() -> Result<(), Errno> {
     let mut params = [0_u8; PAGE_BYTES];
     // SAFETY: all-zero parameters name no memory of ours; the kernel fills 120 bytes of `params`.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, ONE, params.as_mut_ptr()) };
-    if ring == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(())
-    }
+    if ring == -1 { Err(Errno::last()) } else { Ok(()) }
 }
 
 /// Asks for the number of this session's keyring; makes none.
@@ -123,12 +103,7 @@ pub fn session_keyring() -> Result<(), Errno> {
     const KEY_SPEC_SESSION_KEYRING: i64 = -3;
     // SAFETY: this operation takes integers only.
     let id = unsafe {
-        libc::syscall(
-            libc::SYS_keyctl,
-            KEYCTL_GET_KEYRING_ID,
-            KEY_SPEC_SESSION_KEYRING,
-            0,
-        )
+        libc::syscall(libc::SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0)
     };
     if id == -1 { Err(Errno::last()) } else { Ok(()) }
 }
@@ -137,25 +112,11 @@ pub fn session_keyring() -> Result<(), Errno> {
 pub fn vmsplice() -> Result<(), Errno> {
     let bytes = [0_u8; 8];
     let (_read, write) = rustix::pipe::pipe()?;
-    let vector = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
+    let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: `vector` spans `bytes`, which is only read and outlives both ends of the pipe.
-    let given = unsafe {
-        libc::syscall(
-            libc::SYS_vmsplice,
-            write.as_raw_fd(),
-            &raw const vector,
-            1,
-            0,
-        )
-    };
-    if given == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(())
-    }
+    let given =
+        unsafe { libc::syscall(libc::SYS_vmsplice, write.as_raw_fd(), &raw const vector, 1, 0) };
+    if given == -1 { Err(Errno::last()) } else { Ok(()) }
 }
 
 /// Requests to a terminal that type on the user's behalf.
@@ -182,11 +143,7 @@ fn own_terminal() -> Result<(std::fs::File, std::fs::File), Errno> {
     use std::os::unix::fs::OpenOptionsExt;
     let open = |path: &str| {
         let mut options = std::fs::OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NOCTTY)
-            .open(path)
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(path)
     };
     let controller = open("/dev/ptmx")?;
     let (mut number, unlock) = (0_u32, 0_i32);
@@ -212,11 +169,7 @@ fn ioctl_byte(terminal: &impl AsRawFd, request: Terminal) -> Result<(), Errno> {
     let fd = libc::c_long::from(terminal.as_raw_fd());
     // SAFETY: both requests read a single byte at the address; TIOCLINUX's subcode 255 is none.
     let asked = unsafe { libc::syscall(libc::SYS_ioctl, fd, number, &raw const byte) };
-    if asked == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(())
-    }
+    if asked == -1 { Err(Errno::last()) } else { Ok(()) }
 }
 
 /// getpid by the 32-bit door, whose numbers mean other calls than a 64-bit filter thinks.
@@ -229,11 +182,7 @@ pub fn getpid_by_interrupt() -> Result<i32, Errno> {
         std::arch::asm!("int 0x80", inlateout("eax") GETPID_32 => pid,
             out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }
-    if pid > 0 {
-        Ok(pid)
-    } else {
-        Err(std::io::Error::from_raw_os_error(-pid).into())
-    }
+    if pid > 0 { Ok(pid) } else { Err(std::io::Error::from_raw_os_error(-pid).into()) }
 }
 
 /// getpid with the bit that marks an x32 call.
@@ -242,11 +191,7 @@ pub fn getpid_by_x32() -> Result<i64, Errno> {
     const X32: i64 = 0x4000_0000;
     // SAFETY: getpid takes no argument and touches no memory, whichever table serves it.
     let pid = unsafe { libc::syscall(libc::SYS_getpid | X32) };
-    if pid == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(pid)
-    }
+    if pid == -1 { Err(Errno::last()) } else { Ok(pid) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -332,11 +277,7 @@ pub fn no_new_privileges() -> Result<bool, Errno> {
 pub fn session() -> Result<i32, Errno> {
     // SAFETY: takes and gives integers.
     let session = unsafe { libc::getsid(0) };
-    if session == -1 {
-        Err(Errno::last())
-    } else {
-        Ok(session)
-    }
+    if session == -1 { Err(Errno::last()) } else { Ok(session) }
 }
 
 /// The number of the network interface of that name.
@@ -373,9 +314,7 @@ mod tests {
 
     #[test]
     fn children_are_made_and_reaped() {
-        let ended = in_child(Duration::from_secs(5), || {
-            format!("{:?}", fork_many(3)).into()
-        });
+        let ended = in_child(Duration::from_secs(5), || format!("{:?}", fork_many(3)).into());
         assert_eq!(ended.unwrap(), Ended::Answered(b"Ok(3)".to_vec()));
     }
 

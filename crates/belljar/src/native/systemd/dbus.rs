@@ -59,11 +59,7 @@ impl Message {
     pub(super) const SIGNAL: u8 = 4;
 
     pub(super) fn body(&self) -> Reader<'_> {
-        Reader {
-            bytes: &self.body,
-            at: 0,
-            big_endian: self.big_endian,
-        }
+        Reader { bytes: &self.body, at: 0, big_endian: self.big_endian }
     }
 }
 
@@ -87,21 +83,13 @@ impl Connection {
         // Bounds the connect too: a listener with a full backlog would hold us for ever.
         set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        let mut connection = Self {
-            stream: UnixStream::from(socket),
-            deadline,
-            serial: 0,
-        };
+        let mut connection = Self { stream: UnixStream::from(socket), deadline, serial: 0 };
         connection.log_in(uid)?;
         Ok(connection)
     }
 
     fn log_in(&mut self, uid: u32) -> io::Result<()> {
-        let id: String = uid
-            .to_string()
-            .bytes()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let id: String = uid.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
         self.send(format!("\0AUTH EXTERNAL {id}\r\n").as_bytes())?;
         let answer = self.read_line()?;
         if !answer.starts_with("OK ") {
@@ -270,9 +258,7 @@ fn encode(call: &Call<'_>, serial: u32) -> Vec<u8> {
     const PROTOCOL_VERSION: u8 = 1;
     // Who is not there is not to be started: a systemd cannot be.
     const NO_AUTO_START: u8 = 2;
-    let mut header = Writer {
-        bytes: vec![b'l', METHOD_CALL, NO_AUTO_START, PROTOCOL_VERSION],
-    };
+    let mut header = Writer { bytes: vec![b'l', METHOD_CALL, NO_AUTO_START, PROTOCOL_VERSION] };
     header.u32(size(call.body.len())).u32(serial);
     header.array(8, |fields| {
         let mut field = |code: u8, kind: &str, value: &str| {
@@ -306,11 +292,7 @@ fn length_after(head: &[u8; FIXED_HEADER_BYTES]) -> io::Result<usize> {
         b'B' => true,
         _ => return Err(malformed("something that is no message")),
     };
-    let mut reader = Reader {
-        bytes: head,
-        at: 4,
-        big_endian,
-    };
+    let mut reader = Reader { bytes: head, at: 4, big_endian };
     let (body, _serial, fields) = (reader.u32()?, reader.u32()?, reader.u32()?);
     let fields = u64::from(fields).next_multiple_of(8);
     let length = usize::try_from(u64::from(body) + fields).unwrap_or(usize::MAX);
@@ -321,15 +303,8 @@ fn length_after(head: &[u8; FIXED_HEADER_BYTES]) -> io::Result<usize> {
 }
 
 fn decode(bytes: &[u8]) -> io::Result<Message> {
-    let mut reader = Reader {
-        bytes,
-        at: 0,
-        big_endian: bytes.first() == Some(&b'B'),
-    };
-    let mut message = Message {
-        big_endian: reader.big_endian,
-        ..Message::default()
-    };
+    let mut reader = Reader { bytes, at: 0, big_endian: bytes.first() == Some(&b'B') };
+    let mut message = Message { big_endian: reader.big_endian, ..Message::default() };
     message.kind = *reader.take(4)?.get(1).unwrap_or(&0);
     let (_body, _serial, fields) = (reader.u32()?, reader.u32()?, reader.u32()?);
     let end = reader.at + usize::try_from(fields).unwrap_or(usize::MAX);
@@ -374,19 +349,14 @@ impl<'a> Reader<'a> {
     }
 
     fn align(&mut self, to: usize) -> io::Result<()> {
-        self.take(self.at.next_multiple_of(to) - self.at)
-            .map(|_| ())
+        self.take(self.at.next_multiple_of(to) - self.at).map(|_| ())
     }
 
     pub(super) fn u32(&mut self) -> io::Result<u32> {
         self.align(4)?;
         let bytes = self.take(4)?;
         let bytes = [bytes[0], bytes[1], bytes[2], bytes[3]];
-        Ok(if self.big_endian {
-            u32::from_be_bytes(bytes)
-        } else {
-            u32::from_le_bytes(bytes)
-        })
+        Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
     pub(super) fn string(&mut self) -> io::Result<&'a str> {

@@ -27,10 +27,7 @@ fn a_call_without_arguments_has_the_bytes_of_the_specification() {
     expected.extend(b"\x03\x01s\0\x05\0\0\0Hello\0\0\0");
     expected.extend(b"\x06\x01s\0\x14\0\0\0org.freedesktop.DBus\0\0\0\0");
     let bytes = encode(&hello(), 1);
-    assert_eq!(
-        bytes.escape_ascii().to_string(),
-        expected.escape_ascii().to_string()
-    );
+    assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
 
 #[test]
@@ -40,10 +37,7 @@ fn arrays_and_structures_are_aligned_and_counted() {
         all.structure().string("k").signature("b").bool(true);
     });
     let expected = b"\x01\0\0\0a\0\0\0\x10\0\0\0\0\0\0\0\x01\0\0\0k\0\x01b\0\0\0\0\x01\0\0\0";
-    assert_eq!(
-        writer.finish().escape_ascii().to_string(),
-        expected.escape_ascii().to_string()
-    );
+    assert_eq!(writer.finish().escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
 
 #[test]
@@ -133,10 +127,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test's own daemon, whose output must be read"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "a test's own daemon, whose output must be read")]
     fn start() -> Self {
         let directory = directory();
         let mut child = Command::new("/usr/bin/dbus-daemon")
@@ -177,10 +168,7 @@ fn a_real_bus_takes_our_login_and_says_that_systemd_is_not_there() {
         panic!("nobody is there to start a scope");
     };
     assert_eq!(name, "org.freedesktop.DBus.Error.NameHasNoOwner", "{text}");
-    assert!(
-        connection.call(&hello()).is_err(),
-        "a second Hello is refused, on a live connection"
-    );
+    assert!(connection.call(&hello()).is_err(), "a second Hello is refused, on a live connection");
 }
 
 #[test]
@@ -202,8 +190,5 @@ fn a_scope_that_nobody_makes_is_an_error_that_says_what_to_try() {
     };
     let uid = rustix::process::geteuid().as_raw();
     let error = super::super::start_scope(&[bus], uid, "x", std::process::id()).unwrap_err();
-    assert!(
-        error.contains("NameHasNoOwner") && error.contains("systemd-run"),
-        "{error}"
-    );
+    assert!(error.contains("NameHasNoOwner") && error.contains("systemd-run"), "{error}");
 }
