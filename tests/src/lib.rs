@@ -29,7 +29,8 @@ pub fn belljar_bin() -> PathBuf {
     match std::env::var_os("BELLJAR_BIN") {
         Some(path) => PathBuf::from(path),
         // A plain `cargo test -p belljar-tests` after `cargo build`.
-        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/debug/belljar"),
+        None => PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("../target/x86_64-unknown-linux-gnu/debug/belljar"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use belljar_jail::layer::Layer;
@@ -18,7 +19,7 @@ use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
-use crate::native::run::{Finished, Keeper};
+use crate::native::run::{Finished, Keeper, Spare};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 
@@ -41,6 +42,9 @@ pub struct Config {
     pub launcher: PathBuf,
     /// Directories with language files, beside the built-in ones. Later ones win.
     pub language_directories: Vec<PathBuf>,
+    /// Start a keeper at once, while the engine opens: for a process that will run one request and
+    /// wants it soon.
+    pub prestart: bool,
     /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
     pub fault: Option<Fault>,
 }
@@ -54,7 +58,8 @@ impl Default for Config {
             .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
-        Self { launcher: PathBuf::from("/proc/self/exe"), language_directories, fault: None }
+        let launcher = PathBuf::from("/proc/self/exe");
+        Self { launcher, language_directories, prestart: false, fault: None }
     }
 }
 
@@ -65,15 +70,31 @@ pub struct Engine {
     host: Host,
     languages: Languages,
     alive: Alive,
+    spare: Arc<Mutex<Option<Spare>>>,
 }
 
 impl Engine {
     /// Looks at the host, reads the language files and removes what killed runs left behind.
     pub fn open(config: Config) -> Result<Self, Error> {
+        let alive = Alive::default();
+        // First of all, so that it starts while we look around. One that cannot be started is told
+        // of when a run needs it.
+        let spare =
+            if config.prestart { Spare::start(&config.launcher, &alive).ok() } else { None };
         let languages = Languages::load(&config.language_directories)?;
         let host = Host::look();
         native::sweep(&host);
-        Ok(Self { config, host, languages, alive: Alive::default() })
+        Ok(Self { config, host, languages, alive, spare: Arc::new(Mutex::new(spare)) })
+    }
+
+    /// The keeper that was started ahead, or a new one.
+    fn keeper(&self) -> std::io::Result<Keeper> {
+        let ahead = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let spare = match ahead {
+            Some(spare) => spare,
+            None => Spare::start(&self.config.launcher, &self.alive)?,
+        };
+        Keeper::adopt(spare)
     }
 
     /// Waits until every run, those that were dropped too, has ended wholly; for so long at most. Says
@@ -176,8 +197,7 @@ impl Run<'_> {
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let id = new_id()?;
-        let keeper = Keeper::start(&self.engine.config.launcher, &self.engine.alive)
-            .map_err(Error::backend("start a keeper"))?;
+        let keeper = self.engine.keeper().map_err(Error::backend("start a keeper"))?;
         let cgroups = self.cgroups(&id, keeper.id()).await;
         let prepared = Prepared {
             id: &id,

@@ -50,6 +50,7 @@ pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
 }
 
 fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result<(), Stopped> {
+    rustix::thread::set_name(c"belljar-init").at(Step::Clone)?;
     // Until then we are dumpable: the files through which our ids are mapped would be root's else.
     await_go(&ends.commands).at(Step::IdMap)?;
     let (proc, disk) = match &plan.files {

@@ -55,6 +55,7 @@ fn start() -> Result<OwnedFd> {
     let control = fd::take_stdin()?;
     // A session of our own: Ctrl-C in the caller's terminal is the caller's to handle.
     rustix::process::setsid()?;
+    rustix::thread::set_name(c"belljar-keeper")?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::chdir("/")?;
     Ok(control)
@@ -173,8 +174,10 @@ impl Keeper {
     fn run(&mut self, control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
         map_ids(self.init, &self.plan.identity).at(Step::IdMap)?;
         rustix::io::write(&self.commands, b"g").at(Step::IdMap)?;
+        // Looked at while init is at work.
+        let outside = readback::own_namespaces();
         let (ready, pid) = self.await_ready(control)?;
-        self.read_back(control, ready, pid)?;
+        self.read_back(control, ready, pid, outside)?;
         let released = Instant::now();
         if let Some(gate) = self.gate.take() {
             rustix::io::write(&gate, b"g").at(Step::ReadBack)?;
@@ -230,6 +233,7 @@ impl Keeper {
         control: &OwnedFd,
         ready: Ready,
         pid: u32,
+        outside: [u64; 7],
     ) -> std::result::Result<(), Failed> {
         let checks = readback::check_all(
             &self.plan,
@@ -237,6 +241,7 @@ impl Keeper {
             ready,
             pid,
             self.streams_are_pipes,
+            outside,
         );
         if checks.iter().any(|check| !check.verified) {
             let stopped = Stopped::new(Step::ReadBack, Errno::PERM);
@@ -275,8 +280,16 @@ impl Keeper {
             }
             Some(_) | None => (End::Lost, None, None),
         };
+        if ending.is_none() {
+            self.end_sandbox();
+        }
+        // An init that has reported has reaped all of the group; it takes its namespaces down now, and
+        // the group goes meanwhile.
+        let report = self.report(end, ending, watch.ended_by, elapsed);
+        self.alarm = None;
+        self.group = None;
         self.end_sandbox();
-        (self.report(end, ending, watch.ended_by, elapsed), workspace)
+        (report, workspace)
     }
 
     /// One wait for whatever comes first.

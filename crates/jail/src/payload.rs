@@ -44,6 +44,7 @@ pub(crate) fn run(plan: &Plan, ends: &Ends) -> ! {
 }
 
 fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped> {
+    rustix::thread::set_name(c"belljar-payload").at(Step::Session)?;
     // Prepared now: after the filter the fewer calls the better.
     let program = Exec::new(&plan.program).at(Step::Exec)?;
     start_session().at(Step::Session)?;

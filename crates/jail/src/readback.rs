@@ -25,6 +25,8 @@ pub(crate) struct Payload<'a> {
     ready: Ready,
     pid: u32,
     streams_are_pipes: bool,
+    /// The keeper's own namespaces.
+    outside: [u64; 7],
     status: HashMap<String, String>,
     /// Which cgroups it is in, as its /proc entry says.
     membership: String,
@@ -39,6 +41,7 @@ pub(crate) fn check_all(
     ready: Ready,
     pid: u32,
     streams_are_pipes: bool,
+    outside: [u64; 7],
 ) -> Vec<Check> {
     let payload = Payload {
         plan,
@@ -46,11 +49,17 @@ pub(crate) fn check_all(
         ready,
         pid,
         streams_are_pipes,
+        outside,
         status: status_of(pid),
         membership: fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
         mounts: mounts_of(pid),
     };
     plan.expect.iter().map(|layer| payload.check(*layer)).collect()
+}
+
+/// The inodes that name this process's own namespaces; zero where one cannot be seen.
+pub(crate) fn own_namespaces() -> [u64; 7] {
+    NAMESPACES.map(|name| fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |one| one.ino()))
 }
 
 fn status_of(pid: u32) -> HashMap<String, String> {
@@ -216,7 +225,7 @@ impl Payload<'_> {
     fn namespace(&self, index: usize) -> (String, bool) {
         let inside = self.ready.namespaces.get(index).copied().unwrap_or(0);
         let name = NAMESPACES.get(index).copied().unwrap_or("");
-        let outside = fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |one| one.ino());
+        let outside = self.outside.get(index).copied().unwrap_or(0);
         (format!("{name}:[{inside}]"), inside != 0 && outside != 0 && inside != outside)
     }
 

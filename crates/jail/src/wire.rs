@@ -17,7 +17,7 @@ pub const MAX_PLACED: usize = fd::MAX_FDS - 4;
 const MAX_PLAN_BYTES: u64 = 4 << 20;
 
 /// The largest message that is not a plan.
-pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
+pub const MAX_MESSAGE_BYTES: usize = 32 << 10;
 
 /// What the keeper starts from.
 #[derive(Debug)]

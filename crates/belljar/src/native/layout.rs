@@ -20,13 +20,9 @@ use crate::model::spec::{Spec, WORKSPACE};
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// The parts of /etc that programs need and that tell nothing about the host's people.
-const ETC: [&str; 16] = [
+const ETC: [&str; 12] = [
     "/etc/alternatives",
-    "/etc/ca-certificates.conf",
-    "/etc/debian_version",
     "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
     "/etc/localtime",
     "/etc/magic",
     "/etc/mime.types",

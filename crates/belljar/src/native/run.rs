@@ -34,34 +34,65 @@ pub(crate) struct Finished {
     pub workspace: Option<OwnedFd>,
 }
 
-/// A keeper of ours. When dropped, its socket closes and it ends everything; a thread reaps it.
-pub(crate) struct Keeper {
+/// A keeper that was started before its plan is made, so that both happen at once.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    // Dropped first: to a keeper its closed socket means the end.
+    control: OwnedFd,
+    process: Process,
+}
+
+/// The process of a keeper. When dropped it is not waited for: a thread reaps it.
+#[derive(Debug)]
+struct Process {
     child: Option<Child>,
-    /// A sequenced-packet socket; tokio has no type of that name, and readiness is all we want of it.
-    control: UnixDatagram,
     alive: Alive,
 }
 
-impl Keeper {
+impl Spare {
     /// Starts the binary in its keeper's role.
     pub(crate) fn start(launcher: &Path, alive: &Alive) -> io::Result<Self> {
-        let (ours, theirs) = wire::control_pair()?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
+        let (control, theirs) = wire::control_pair()?;
+        rustix::io::ioctl_fionbio(&control, true)?;
         let child = spawn::with_socket(launcher, &[KEEPER_ROLE], theirs)?;
         alive.started();
-        let control = UnixDatagram::from_std(ours.into())?;
-        Ok(Self { child: Some(child), control, alive: alive.clone() })
+        Ok(Self { control, process: Process { child: Some(child), alive: alive.clone() } })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            self.alive.see_off(child);
+        }
+    }
+}
+
+/// A keeper of ours. When dropped, its socket closes and it ends everything.
+pub(crate) struct Keeper {
+    /// A sequenced-packet socket; tokio has no type of that name, and readiness is all we want of it.
+    control: UnixDatagram,
+    process: Process,
+}
+
+impl Keeper {
+    /// Takes a started keeper into the runtime that will hear it.
+    pub(crate) fn adopt(spare: Spare) -> io::Result<Self> {
+        let control = UnixDatagram::from_std(spare.control.into())?;
+        Ok(Self { control, process: spare.process })
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+        self.process.child.as_ref().map_or(0, Child::id)
     }
 
     /// The next message; `None` when the keeper is gone.
     async fn next(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
-        let mut bytes = vec![0; wire::MAX_MESSAGE_BYTES];
+        let mut bytes = Vec::new();
         let received = loop {
             self.control.readable().await?;
+            // Not before there is something to read: this future is made anew for every event.
+            bytes.resize(wire::MAX_MESSAGE_BYTES, 0);
             let read = || Ok(fd::receive(&self.control, &mut bytes)?);
             match self.control.try_io(Interest::READABLE, read) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -88,18 +119,9 @@ impl Keeper {
     pub(crate) fn reap(mut self) {
         // To the keeper a closed socket means the end. One that has exited does not mind.
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ok();
-        if let Some(mut child) = self.child.take() {
+        if let Some(mut child) = self.process.child.take() {
             child.wait().ok();
-            self.alive.reaped();
-        }
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        if let Some(child) = self.child.take() {
-            // The socket closes right after this; the keeper then needs a moment to end everything.
-            self.alive.see_off(child);
+            self.process.alive.reaped();
         }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) async fn run(args: Run) -> u8 {
 
 async fn carry_out(args: Run) -> Result<Outcome, Error> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
-    let engine = Engine::open(Config { fault, ..Config::default() })?;
+    let engine = Engine::open(Config { fault, prestart: true, ..Config::default() })?;
     let (out, as_json, raw, quiet) = (args.out.clone(), args.json, args.raw, args.quiet);
     let mut run = engine.prepare(request(args)?)?;
     if let Some(directory) = out {
