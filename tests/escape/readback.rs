@@ -8,7 +8,7 @@ fn without(inject: &str, level: &str, layer: Layer) {
     let error = ended.json()["error"].clone();
     assert_eq!(error["kind"], "not_verified", "{inject}: {ended:?}");
     let message = error["message"].to_string();
-    assert!(message.contains(&format!("{layer:?} (")), "{inject}: {message}");
+    assert!(message.contains(&format!("{layer} (")), "{inject}: {message}");
 }
 
 /// Under strace these calls are skipped and answer with success, for belljar and all that it starts:

@@ -58,7 +58,7 @@ fn a_refused_view_of_the_host_is_told() {
 
 #[test]
 fn a_refused_file_system_is_told() {
-    stops_at("fsopen", "standard", Step::Root);
+    stops_at("fsopen", "standard", Step::Writable);
 }
 
 #[test]

@@ -28,6 +28,17 @@ struct Part {
     path: PathBuf,
 }
 
+/// The ways into a group that spare the kernel its global lock, and with it an RCU grace period: 10 ms
+/// on an idle machine. Moving any process by `cgroup.procs` would take it.
+#[derive(Debug, Default)]
+pub(crate) struct WaysIn {
+    /// v1: the `tasks` files, to which a single thread writes `0` to move itself. The kernel checks the
+    /// opener's rights (since CVE-2021-4197), so the payload needs none of its own.
+    pub doors: Vec<OwnedFd>,
+    /// v2: the directory that the payload is cloned into.
+    pub birthplace: Option<OwnedFd>,
+}
+
 /// What the group used, as its files say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
@@ -63,17 +74,23 @@ impl Group {
         hierarchy.knobs.iter().try_for_each(|knob| set(&path, knob))
     }
 
-    /// Open files to which the payload writes `0` to move itself in. The kernel checks the opener's
-    /// rights (since CVE-2021-4197), so the payload needs none of its own.
-    ///
-    /// On v1 it is `tasks`, not `cgroup.procs`: a single thread that moves itself spares the kernel
-    /// its global lock, and with it an RCU grace period of some 10 ms in each hierarchy.
-    pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>> {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        self.parts
-            .iter()
-            .map(|part| rustix::fs::open(part.path.join(part.door()), flags, Mode::empty()))
-            .collect()
+    /// How the payload gets in.
+    pub(crate) fn ways_in(&self) -> Result<WaysIn> {
+        let mut ways = WaysIn::default();
+        for part in &self.parts {
+            match part.version {
+                CgroupVersion::V1 => {
+                    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+                    let path = part.path.join("tasks");
+                    ways.doors.push(rustix::fs::open(path, flags, Mode::empty())?);
+                }
+                CgroupVersion::V2 => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                    ways.birthplace = Some(rustix::fs::open(&part.path, flags, Mode::empty())?);
+                }
+            }
+        }
+        Ok(ways)
     }
 
     /// Whether the process with this `membership` (its /proc/PID/cgroup) is in the directory of a
@@ -163,13 +180,6 @@ pub(crate) enum Alarm {
 }
 
 impl Part {
-    fn door(&self) -> &'static str {
-        match self.version {
-            CgroupVersion::V1 => "tasks",
-            CgroupVersion::V2 => "cgroup.procs",
-        }
-    }
-
     fn measure(&self, controller: Controller, usage: &mut Usage) {
         let number = |file: &str| read(&self.path, file).and_then(|text| text.trim().parse().ok());
         let field = |file: &str, key: &str| read(&self.path, file).and_then(|t| keyed(&t, key));

@@ -9,14 +9,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_sys::process::{
-    Cloned, Ended, Ids, SingleThreaded, Status, Wait, child_signals, clone, exit_now,
-    kill_everyone, reap_any, set_gid, set_uid,
+    Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, kill_everyone,
+    reap_any, set_gid, set_uid,
 };
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
 
+use crate::cgroup::WaysIn;
 use crate::plan::{Files, Identity, Placed, Plan, Root};
 use crate::report::{At, Disk, Ending, Note, Step, Stopped};
 use crate::{lockdown, payload, root, tree};
@@ -36,7 +37,7 @@ pub(crate) struct Ends {
     pub gate: OwnedFd,
     pub stdio: [OwnedFd; 3],
     pub placed: Vec<OwnedFd>,
-    pub cgroup_doors: Vec<OwnedFd>,
+    pub ways_in: WaysIn,
 }
 
 /// Runs the sandbox from inside. Never returns.
@@ -53,52 +54,80 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     rustix::thread::set_name(c"belljar-init").at(Step::Clone)?;
     // Until then we are dumpable: the files through which our ids are mapped would be root's else.
     await_go(&ends.commands).at(Step::IdMap)?;
-    let (proc, disk) = match &plan.files {
-        Files::Root(layout) => {
-            die_with_keeper().at(Step::IdMap)?;
-            let built = build_root(plan, layout, &ends.placed)?;
-            (built.proc, Some(built.disk))
-        }
-        Files::Host { .. } => {
-            // No signal at the keeper's death: nobody but us could end the tree then, so we live to
-            // see the closed socket and do it.
-            rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-                .at(Step::Become)?;
-            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-                .at(Step::Become)?;
-            place_all(plan, &ends.placed, rustix::fs::CWD, &plan.identity)?;
-            (open_host_proc().at(Step::Proc)?, None)
-        }
-    };
+    hide(plan).at(Step::Become)?;
     let signals = child_signals().at(Step::Fork)?;
-    let Ends { notes, commands, gate, stdio, placed, cgroup_doors } = ends;
-    drop(placed);
-    let (locked, init_locked) = crate::wire::control_pair().at(Step::Fork)?;
-    let mut inner = payload::Ends { notes, gate, stdio, cgroup_doors, proc, init_locked };
-    let child = match clone(single, 0).at(Step::Fork)? {
+    let Ends { notes, commands, gate, stdio, placed, ways_in } = ends;
+    let (orders, their_orders) = crate::wire::control_pair().at(Step::Fork)?;
+    // Forked first, still as the caller: so it may be born in its cgroup, and it makes ready while the
+    // root is built. It is in our mount namespace, and the pivot moves it along.
+    let payload = payload::Ends {
+        notes: notes.as_fd().try_clone_to_owned().map_err(crate::cgroup::errno).at(Step::Fork)?,
+        gate,
+        orders: their_orders,
+        stdio,
+        cgroup_doors: ways_in.doors,
+    };
+    let birthplace = ways_in.birthplace.as_ref().map(AsFd::as_fd);
+    let child = match clone(single, 0, birthplace).at(Step::Fork)? {
         Cloned::Child => {
-            drop(locked);
-            payload::run(plan, &inner)
+            drop((orders, commands, placed));
+            payload::run(plan, &payload)
         }
         Cloned::Parent { child, .. } => child,
     };
-    let notes = inner.notes.as_fd().try_clone_to_owned().map_err(crate::cgroup::errno);
-    let notes = notes.at(Step::InitLockdown)?;
-    inner.stdio = [
-        null().at(Step::InitLockdown)?,
-        null().at(Step::InitLockdown)?,
-        null().at(Step::InitLockdown)?,
-    ];
-    for (stream, number) in inner.stdio.iter().zip(0..) {
-        fd::place_at(stream, number).at(Step::InitLockdown)?;
+    drop((payload, ways_in.birthplace)); // none of them is init's
+    let (proc, disk) = build(plan, &placed)?;
+    drop(placed);
+    order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
+    drop(proc);
+    for number in 0..3 {
+        fd::place_at(null().at(Step::InitLockdown)?, number).at(Step::InitLockdown)?;
     }
-    drop(inner); // the program's streams, the cgroup's doors, the gate: none of them is init's
     lock_init_down(plan).at(Step::InitLockdown)?;
     // Only now may the payload show itself: no hostile code runs beside an init with privileges.
-    rustix::io::write(&locked, b"g").at(Step::InitLockdown)?;
-    drop(locked);
+    order(&orders, b"g", &[]).at(Step::InitLockdown)?;
+    drop(orders);
     let ended = supervise(child, &commands, &signals).at(Step::Fork)?;
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
+}
+
+/// Tells the payload to go on. One that has died is found by its end, which tells more than a closed
+/// socket does.
+fn order(orders: &OwnedFd, word: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    match fd::send(orders, word, fds) {
+        Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        result => result,
+    }
+}
+
+/// The files that the program will see; the procfs to look through, and the disk if it has one.
+fn build(
+    plan: &Plan,
+    placed: &[OwnedFd],
+) -> std::result::Result<(OwnedFd, Option<OwnedFd>), Stopped> {
+    match &plan.files {
+        Files::Root(layout) => {
+            let built = build_root(plan, layout, placed)?;
+            Ok((built.proc, Some(built.disk)))
+        }
+        Files::Host { .. } => {
+            place_all(plan, placed, rustix::fs::CWD, &plan.identity)?;
+            Ok((open_host_proc().at(Step::Proc)?, None))
+        }
+    }
+}
+
+/// Nobody looks into us from now on, and the sandbox never outlives the keeper.
+fn hide(plan: &Plan) -> Result<()> {
+    match plan.files {
+        Files::Root(_) => die_with_keeper(),
+        Files::Host { .. } => {
+            // No signal at the keeper's death: nobody but us could end the tree then, so we live to
+            // see the closed socket and do it.
+            rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        }
+    }
 }
 
 /// Nobody reads init's memory or descriptors, and its namespace never outlives the keeper.
@@ -122,9 +151,10 @@ fn build_root(
 ) -> std::result::Result<root::Built, Stopped> {
     let sources = root::open_sources(layout)?;
     if let Identity::Mapped { inside, .. } = plan.identity {
-        // The saved id stays the caller's until the cgroup is joined: v1 asks for it.
-        set_gid(inside, Ids::KeepSaved).at(Step::Become)?;
-        set_uid(inside, Ids::KeepSaved).at(Step::Become)?;
+        // With the sources open nothing needs the caller's id any more, and what we make in the root
+        // must belong to an id that exists there.
+        set_gid(inside).at(Step::Become)?;
+        set_uid(inside).at(Step::Become)?;
     }
     // Changing ids made the kernel forget both.
     die_with_keeper().at(Step::Become)?;
@@ -193,10 +223,7 @@ fn null() -> Result<OwnedFd> {
 
 /// Once the payload exists init needs no privilege: it waits, and it kills what has its own id.
 fn lock_init_down(plan: &Plan) -> Result<()> {
-    if let Identity::Mapped { inside, .. } = plan.identity {
-        set_gid(inside, Ids::All)?;
-        set_uid(inside, Ids::All)?;
-        die_with_keeper()?;
+    if matches!(plan.identity, Identity::Mapped { .. }) {
         lockdown::drop_capabilities()?;
         lockdown::forbid_new_privileges()?;
     }

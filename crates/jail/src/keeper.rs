@@ -16,12 +16,13 @@ use rustix::fs::FileType;
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
-use crate::cgroup::{Alarm, Group, errno};
+use crate::cgroup::{Alarm, Group, WaysIn, errno};
 use crate::plan::{Files, Identity, MapWriter, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
     arm,
 };
+use crate::watch::Watch;
 use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_plan};
 use crate::{init, readback, scratch, tree};
 
@@ -31,10 +32,6 @@ const SETUP_LIMIT: Duration = Duration::from_secs(20);
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
 /// How long an init that has reported may take to exit by itself.
 const INIT_EXIT: Duration = Duration::from_millis(50);
-/// CPU time is looked at no more often than this,
-const CPU_LOOK: Duration = Duration::from_millis(5);
-/// and than this where it is summed over the host's process table.
-const TREE_LOOK: Duration = Duration::from_millis(20);
 
 /// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
 pub fn main() -> u8 {
@@ -133,7 +130,8 @@ impl Keeper {
         let (gate, their_gate) = socket_pair().at(Step::Clone)?;
         // The kernel then tells the sender's pid as we see it, whatever namespace it is in.
         rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;
-        let doors = group.as_ref().map_or(Ok(Vec::new()), Group::doors).at(Step::Cgroup)?;
+        let ways_in = group.as_ref().map_or(Ok(WaysIn::default()), Group::ways_in);
+        let ways_in = ways_in.at(Step::Cgroup)?;
         let alarm = group.as_ref().map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
         let streams_are_pipes = opening.stdio[1..].iter().all(is_pipe);
         let inside = init::Ends {
@@ -142,12 +140,12 @@ impl Keeper {
             gate: their_gate,
             stdio: opening.stdio,
             placed: opening.placed,
-            cgroup_doors: doors,
+            ways_in,
         };
         let namespaces = prepare_identity(&plan).at(Step::Clone)?;
         // The copy starts as we are, and only a dumpable process lets its own user map its ids.
         set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Clone)?;
-        let (init, init_fd) = match clone(&single, namespaces).at(Step::Clone)? {
+        let (init, init_fd) = match clone(&single, namespaces, None).at(Step::Clone)? {
             Cloned::Child => {
                 // The keeper's ends are not init's. Nothing else is dropped: init never returns.
                 drop((notes, commands, gate, alarm));
@@ -399,71 +397,6 @@ struct Seen {
     note: Option<(Note, Option<OwnedFd>)>,
     cause: Option<Cause>,
     init_died: bool,
-}
-
-/// The clocks of a running program.
-struct Watch {
-    deadline: Instant,
-    cpu_limit: Duration,
-    millicpus: u64,
-    /// There is a limit on CPU time and no cgroup that counts it. RLIMIT_CPU cannot be relied on: it counts
-    /// clock ticks, which on a busy host are off by a fifth, and leaves no trace but a signal.
-    counts_tree: bool,
-    ended_by: Option<Cause>,
-    give_up_at: Option<Instant>,
-}
-
-impl Watch {
-    fn new(plan: &Plan, released: Instant) -> Self {
-        Self {
-            deadline: released + Duration::from_millis(plan.wall_ms),
-            cpu_limit: Duration::from_millis(plan.cpu_ms),
-            millicpus: plan.millicpus.max(1),
-            counts_tree: plan.cgroup.is_none() && plan.lockdown.is_some(),
-            ended_by: None,
-            give_up_at: None,
-        }
-    }
-
-    /// When something may happen that no descriptor tells of.
-    fn next_look(&self, group: Option<&Group>) -> Duration {
-        let now = Instant::now();
-        if let Some(at) = self.give_up_at {
-            return at.saturating_duration_since(now);
-        }
-        let wall = self.deadline.saturating_duration_since(now);
-        let Some(used) = self.cpu_used(group) else {
-            return wall;
-        };
-        let cpu_left = self.cpu_limit.saturating_sub(used);
-        // With so many cores, CPU time can run out no sooner than this.
-        let (cores, least) = if self.counts_tree {
-            let all = std::thread::available_parallelism().map_or(1, usize::from);
-            (u32::try_from(all), TREE_LOOK)
-        } else {
-            (u32::try_from(self.millicpus.div_ceil(1000)), CPU_LOOK)
-        };
-        wall.min((cpu_left / cores.unwrap_or(u32::MAX)).max(least))
-    }
-
-    /// What the whole tree used, if that is limited.
-    fn cpu_used(&self, group: Option<&Group>) -> Option<Duration> {
-        if self.counts_tree {
-            return Some(tree::cpu_time());
-        }
-        group.and_then(Group::cpu_us).map(Duration::from_micros)
-    }
-
-    fn gave_up(&self) -> bool {
-        self.give_up_at.is_some_and(|at| Instant::now() >= at)
-    }
-
-    fn overrun(&self, group: Option<&Group>) -> Option<Cause> {
-        if Instant::now() >= self.deadline {
-            return Some(Cause::WallTime);
-        }
-        (self.cpu_used(group)? >= self.cpu_limit).then_some(Cause::CpuTime)
-    }
 }
 
 /// Why the engine wants an end; a closed socket means that it is gone.

@@ -17,6 +17,7 @@ pub mod report;
 mod root;
 pub mod scratch;
 mod tree;
+mod watch;
 pub mod wire;
 
 pub use readback::NEVER_PASSED;

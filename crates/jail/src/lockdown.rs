@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use belljar_sys::process::{Ids, clear_groups, set_gid, set_uid};
+use belljar_sys::process::{clear_groups, set_gid, set_uid};
 use belljar_sys::{Errno, Result, landlock, seccomp};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Resource as Kind, Rlimit as Limit, setrlimit};
@@ -90,8 +90,8 @@ fn become_program(identity: &Identity) -> Result<()> {
         // Groups were cleared by the keeper if it may; in the namespace setgroups is denied.
         Identity::Mapped { inside, .. } => (inside, inside),
     };
-    set_gid(gid, Ids::All)?;
-    set_uid(uid, Ids::All)
+    set_gid(gid)?;
+    set_uid(uid)
 }
 
 /// Empties the effective, permitted, inheritable and ambient sets.

@@ -21,12 +21,12 @@ pub(crate) struct Ends {
     pub notes: OwnedFd,
     /// Readable when the keeper releases us; closed when it gives up.
     pub gate: OwnedFd,
+    /// From init: first "the root stands", with the procfs to look at ourselves through; then "I have
+    /// no privileges left". Closed when init is gone.
+    pub orders: OwnedFd,
     pub stdio: [OwnedFd; 3],
+    /// v1 cgroups to join; see [`crate::cgroup::WaysIn`].
     pub cgroup_doors: Vec<OwnedFd>,
-    /// The procfs to look at ourselves through.
-    pub proc: OwnedFd,
-    /// Readable when init has given up its own privileges; closed when it failed to.
-    pub init_locked: OwnedFd,
 }
 
 /// Becomes the program, or tells why not. Never returns.
@@ -56,11 +56,13 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     for (stream, number) in ends.stdio.iter().zip(0..) {
         fd::place_at(stream, number).at(Step::Descriptors)?;
     }
+    // So far beside init, which has built the root meanwhile.
+    let proc = await_root(&ends.orders);
     fd::close_all_on_exec().at(Step::Descriptors)?;
     // Before the lockdown, which may close /proc to us; what is opened after this closes on exec.
     let mut ready = Ready {
-        namespaces: own_namespaces(&ends.proc),
-        stray_fds: stray_fds(&ends.proc),
+        namespaces: own_namespaces(&proc),
+        stray_fds: stray_fds(&proc),
         ..Ready::default()
     };
     if let Some(lockdown) = &plan.lockdown {
@@ -68,10 +70,12 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     }
     // As the program, not as init: a directory that it may not enter is found here.
     rustix::process::chdir(&plan.program.directory).at(Step::Directory)?;
+    // As the program's own id, whose keyring it then is.
+    forget_keyring().at(Step::Session)?;
     if let Some(lockdown) = &plan.lockdown {
         lockdown::install_filter(&lockdown.filter).at(Step::Seccomp)?;
     }
-    if wait_for_release(&ends.init_locked).is_err() {
+    if wait_for_release(&ends.orders).is_err() {
         exit_now(1); // init is gone, and has said why if it could
     }
     rustix::io::write(&ends.notes, &Note::Ready(ready).to_bytes()).at(Step::Exec)?;
@@ -82,8 +86,15 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
 fn start_session() -> Result<()> {
     rustix::process::setsid()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    reset_signals()?;
-    forget_keyring()
+    reset_signals()
+}
+
+/// Waits until init has built the root and moved us into it, for the procfs that comes with the word.
+fn await_root(orders: &OwnedFd) -> OwnedFd {
+    let mut word = [0u8; 1];
+    let received = fd::receive(orders, &mut word).ok();
+    let proc = received.and_then(|message| message.fds.into_iter().next());
+    proc.unwrap_or_else(|| exit_now(1)) // init is gone, and has said why if it could
 }
 
 fn join_cgroup(doors: &[OwnedFd]) -> Result<()> {

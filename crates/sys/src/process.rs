@@ -17,6 +17,9 @@ pub const NEW_IPC: u64 = libc::CLONE_NEWIPC as u64;
 pub const NEW_UTS: u64 = libc::CLONE_NEWUTS as u64;
 pub const NEW_CGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
 
+/// CLONE_INTO_CGROUP of `linux/sched.h`, which does not fit libc's `c_int`.
+const INTO_CGROUP: u64 = 1 << 33;
+
 /// Which side of a [`clone`] we are on.
 #[derive(Debug)]
 pub enum Cloned {
@@ -40,11 +43,12 @@ impl SingleThreaded {
     }
 }
 
-/// Copies this process, with the namespaces in `flags` new for the copy.
-pub fn clone(_: &SingleThreaded, flags: u64) -> Result<Cloned> {
+/// Copies this process, with the namespaces in `flags` new for the copy, and into another v2 cgroup
+/// if its directory is given: a process that is born there spares the kernel the lock of moving one.
+pub fn clone(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned> {
     let mut pidfd: libc::c_int = -1;
     let mut args = libc::clone_args {
-        flags: flags | libc::CLONE_PIDFD as u64,
+        flags: flags | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { INTO_CGROUP } else { 0 },
         pidfd: (&raw mut pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
@@ -54,7 +58,7 @@ pub fn clone(_: &SingleThreaded, flags: u64) -> Result<Cloned> {
         tls: 0,
         set_tid: 0,
         set_tid_size: 0,
-        cgroup: 0,
+        cgroup: cgroup.map_or(0, |directory| u64::from(directory.as_raw_fd().cast_unsigned())),
     };
     // SAFETY: `args` is fully initialised; without CLONE_VM this is a fork, so the child has its own
     // copy of our memory and stack; `SingleThreaded` says that we are the only thread.
@@ -88,28 +92,18 @@ fn null_ended(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// Which of the three user (or group) ids to change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ids {
-    /// Real, effective and saved: nothing of the old identity is left.
-    All,
-    /// Real and effective; the saved one still names the old identity.
-    KeepSaved,
-}
-
-/// Becomes `uid`. The raw call: we are single-threaded, and glibc's would signal other threads.
-pub fn set_uid(uid: u32, which: Ids) -> Result<()> {
-    let saved = if which == Ids::All { uid } else { u32::MAX };
+/// Becomes `uid`, real, effective and saved: nothing of the old identity is left. The raw call: we are
+/// single-threaded, and glibc's would signal other threads.
+pub fn set_uid(uid: u32) -> Result<()> {
     // SAFETY: takes integers only.
-    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, saved) })?;
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })?;
     Ok(())
 }
 
 /// Becomes group `gid`, as [`set_uid`].
-pub fn set_gid(gid: u32, which: Ids) -> Result<()> {
-    let saved = if which == Ids::All { gid } else { u32::MAX };
+pub fn set_gid(gid: u32) -> Result<()> {
     // SAFETY: takes integers only.
-    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, saved) })?;
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) })?;
     Ok(())
 }
 
