@@ -1,11 +1,12 @@
 //! Many requests at once, under one budget, told in the order they came.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
+use tokio::task::{self, JoinSet};
 use tokio::time::Instant;
 
 use crate::engine::Engine;
@@ -38,45 +39,51 @@ impl Default for Budget {
 }
 
 impl Engine {
-    /// Runs every request; `tell` gets each result with its place in the input, in that order.
+    /// Runs every request as it comes; `tell` gets each result with its place in the input, in that
+    /// order. The batch is over when the sender is gone and everything has been told.
     ///
     /// A request that is itself a mistake (a line that could not be read) is passed through as such.
     pub async fn run_batch(
         self: &Arc<Self>,
-        requests: impl IntoIterator<Item = Result<RunRequest, SpecError>>,
+        mut requests: mpsc::Receiver<Result<RunRequest, SpecError>>,
         budget: Budget,
         mut tell: impl FnMut(usize, Result<Outcome, Error>),
     ) {
         let mut batch = Batch::new(self, budget);
-        let mut requests = requests.into_iter().enumerate().peekable();
-        while requests.peek().is_some() || !batch.running.is_empty() {
-            while batch.has_room() {
-                let Some((index, request)) = requests.next_if(|(_, one)| batch.fits(one)) else {
-                    break;
-                };
-                batch.start(index, request);
-            }
-            if batch.running.is_empty() {
-                // Nothing runs and the next does not fit: it never will.
-                if let Some((index, request)) = requests.next() {
-                    let error = batch.cannot_start(request);
-                    batch.results.insert(index, Err(error));
-                }
-            } else {
-                batch.wait().await;
+        let mut coming = true;
+        let mut waiting = None;
+        while coming || waiting.is_some() || !batch.running.is_empty() {
+            waiting = waiting.and_then(|request| batch.admit(request));
+            let wants_more = coming && waiting.is_none() && batch.has_room();
+            tokio::select! {
+                request = requests.recv(), if wants_more => match request {
+                    Some(request) => waiting = Some(request),
+                    None => coming = false,
+                },
+                Some(ended) = batch.running.join_next_with_id() => batch.ended(ended),
+                else => {}
             }
             batch.tell_in_order(&mut tell);
         }
-        batch.tell_in_order(&mut tell);
     }
+}
+
+type Ended = Result<(task::Id, Result<Outcome, Error>), task::JoinError>;
+
+/// A run that goes on: its place in the input, and the CPU time that is kept free for it.
+struct Started {
+    index: usize,
+    reserved_ms: u64,
 }
 
 struct Batch {
     engine: Arc<Engine>,
     budget: Budget,
     deadline: Option<Instant>,
-    running: JoinSet<(usize, u64, Result<Outcome, Error>)>,
+    running: JoinSet<Result<Outcome, Error>>,
+    started: HashMap<task::Id, Started>,
     results: BTreeMap<usize, Result<Outcome, Error>>,
+    next_index: usize,
     next_told: usize,
     cpu_used_ms: u64,
     cpu_reserved_ms: u64,
@@ -89,7 +96,9 @@ impl Batch {
             budget,
             deadline: budget.wall.map(|wall| Instant::now() + wall),
             running: JoinSet::new(),
+            started: HashMap::new(),
             results: BTreeMap::new(),
+            next_index: 0,
             next_told: 0,
             cpu_used_ms: 0,
             cpu_reserved_ms: 0,
@@ -101,18 +110,32 @@ impl Batch {
         self.running.len() < parallel && self.results.len() < parallel * WINDOW
     }
 
-    /// Whether the budget holds even if the request uses all it may.
-    fn fits(&self, request: &Result<RunRequest, SpecError>) -> bool {
-        let Some(cpu) = self.budget.cpu else {
-            return true;
-        };
+    /// Starts a request if the budget holds even if it uses all that it may. One that never will is
+    /// answered; one that may yet is given back.
+    fn admit(
+        &mut self,
+        request: Result<RunRequest, SpecError>,
+    ) -> Option<Result<RunRequest, SpecError>> {
+        let asked = cpu_limit(&request);
         let taken = self.cpu_used_ms.saturating_add(self.cpu_reserved_ms);
-        u128::from(taken.saturating_add(cpu_limit(request))) <= cpu.as_millis()
+        let fits = self
+            .budget
+            .cpu
+            .is_none_or(|cpu| u128::from(taken.saturating_add(asked)) <= cpu.as_millis());
+        if fits {
+            self.start(request, asked);
+        } else if self.running.is_empty() {
+            let error = self.cannot_start(request, asked);
+            self.results.insert(self.next_index, Err(error));
+            self.next_index += 1;
+        } else {
+            return Some(request);
+        }
+        None
     }
 
     /// Why a request that does not fit is not run; its own mistake, if it has one, is told first.
-    fn cannot_start(&self, request: Result<RunRequest, SpecError>) -> Error {
-        let asked = cpu_limit(&request);
+    fn cannot_start(&self, request: Result<RunRequest, SpecError>, asked: u64) -> Error {
         let mistake = match request {
             Ok(request) => self.engine.prepare(request).err(),
             Err(mistake) => Some(mistake.into()),
@@ -127,11 +150,9 @@ impl Batch {
         })
     }
 
-    fn start(&mut self, index: usize, request: Result<RunRequest, SpecError>) {
-        let reserved = cpu_limit(&request);
-        self.cpu_reserved_ms = self.cpu_reserved_ms.saturating_add(reserved);
+    fn start(&mut self, request: Result<RunRequest, SpecError>, reserved_ms: u64) {
         let (engine, deadline) = (Arc::clone(&self.engine), self.deadline);
-        self.running.spawn(async move {
+        let task = self.running.spawn(async move {
             let run = async {
                 match request {
                     Ok(request) => engine.run(request).await,
@@ -144,25 +165,33 @@ impl Batch {
                     None => std::future::pending().await,
                 }
             };
-            let result = tokio::select! {
+            tokio::select! {
                 biased;
                 () = over => Err(Error::Budget { what: "the batch's time is over".to_owned() }),
                 result = run => result,
-            };
-            (index, reserved, result)
+            }
         });
+        self.cpu_reserved_ms = self.cpu_reserved_ms.saturating_add(reserved_ms);
+        self.started.insert(task.id(), Started { index: self.next_index, reserved_ms });
+        self.next_index += 1;
     }
 
-    async fn wait(&mut self) {
-        // A task that panicked cannot be told by its place; the place then shows as lost below.
-        if let Some(Ok((index, reserved, result))) = self.running.join_next().await {
-            self.cpu_reserved_ms -= reserved;
-            let used = result.as_ref().map_or(0, |outcome| {
-                outcome.limits.get("cpu_ms").and_then(|one| one.used).unwrap_or(reserved)
-            });
-            self.cpu_used_ms = self.cpu_used_ms.saturating_add(used);
-            self.results.insert(index, result);
-        }
+    fn ended(&mut self, ended: Ended) {
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, result),
+            Err(broken) => (broken.id(), Err(Error::Lost { what: "our own code broke" })),
+        };
+        let Some(Started { index, reserved_ms }) = self.started.remove(&id) else { return };
+        self.cpu_reserved_ms -= reserved_ms;
+        let used = match &result {
+            Ok(outcome) => outcome.limits.get("cpu_ms").and_then(|one| one.used),
+            // Nothing ran.
+            Err(Error::Spec(_) | Error::Setup { .. } | Error::Unavailable { .. }) => Some(0),
+            // Nobody knows what was used: all that could have been.
+            Err(_) => None,
+        };
+        self.cpu_used_ms = self.cpu_used_ms.saturating_add(used.unwrap_or(reserved_ms));
+        self.results.insert(index, result);
     }
 
     fn tell_in_order(&mut self, tell: &mut impl FnMut(usize, Result<Outcome, Error>)) {

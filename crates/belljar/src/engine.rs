@@ -76,6 +76,11 @@ pub struct Engine {
 impl Engine {
     /// Looks at the host, reads the language files and removes what killed runs left behind.
     pub fn open(config: Config) -> Result<Self, Error> {
+        if std::env::args_os().nth(1).is_some_and(|role| role == belljar_jail::KEEPER_ROLE) {
+            // We were started as a keeper and are not one: going on would start ourselves for ever.
+            let why = std::io::Error::other("main does not begin with belljar::enter_role()");
+            return Err(Error::Backend { operation: "open an engine", source: why });
+        }
         let alive = Alive::default();
         // First of all, so that it starts while we look around. One that cannot be started is told
         // of when a run needs it.
@@ -221,8 +226,9 @@ impl Run<'_> {
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
                 let known = known_files(&self.spec);
-                let copied = output_files::copy_out(&workspace, target, &known)
-                    .map_err(Error::backend("copy the results out"))?;
+                let copied =
+                    output_files::copy_out(&workspace, target, &known, self.spec.limits.disk_bytes)
+                        .map_err(Error::backend("copy the results out"))?;
                 Some(copied)
             }
             _ => None,

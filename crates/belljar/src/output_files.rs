@@ -77,9 +77,10 @@ pub(crate) fn copy_out(
     workspace: &OwnedFd,
     target: &Path,
     known: &[Known<'_>],
+    most_bytes: u64,
 ) -> io::Result<CopiedOut> {
     prepare(target)?;
-    let mut copy = Copy { known, done: CopiedOut::default(), entries: 0 };
+    let mut copy = Copy { known, done: CopiedOut::default(), entries: 0, most_bytes };
     let open = open_directory(workspace, ".")?;
     copy.directory(&open, target, Path::new(""), 0)?;
     Ok(copy.done)
@@ -103,6 +104,7 @@ struct Copy<'a> {
     known: &'a [Known<'a>],
     done: CopiedOut,
     entries: usize,
+    most_bytes: u64,
 }
 
 impl Copy<'_> {
@@ -186,6 +188,12 @@ impl Copy<'_> {
             }
             source.rewind()?;
         }
+        // A file full of holes is long inside a small disk, and would be as long on ours.
+        let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+        if self.done.bytes.saturating_add(size) > self.most_bytes {
+            self.skip(shown, "with it more than the disk limit would come out");
+            return Ok(());
+        }
         let mut target = fs::OpenOptions::new().write(true).create_new(true).open(to)?;
         self.done.bytes += io::copy(&mut source, &mut target)?;
         self.done.files += 1;
@@ -221,19 +229,20 @@ mod tests {
         fs::write(tree.join("sub/result"), "42").unwrap();
         fs::write(tree.join("main.py"), "print(1)").unwrap();
         fs::set_permissions(tree.join("sub/result"), fs::Permissions::from_mode(0o4755)).unwrap();
+        File::create(tree.join("sparse")).unwrap().set_len(1 << 40).unwrap();
         symlink("/etc/passwd", tree.join("link")).unwrap();
         symlink("/", tree.join("rootlink")).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, tree.join("fifo"), FileType::Fifo, Mode::RWXU, 0)
             .unwrap();
         let top = open_directory(rustix::fs::CWD, tree.to_str().unwrap()).unwrap();
         let known = [Known { path: "main.py".into(), was: Was::Bytes(b"print(1)") }];
-        let done = copy_out(&top, &base.join("out"), &known).unwrap();
+        let done = copy_out(&top, &base.join("out"), &known, 1000).unwrap();
         assert_eq!((done.files, done.bytes), (1, 2));
-        assert_eq!(done.skipped.len(), 3, "{done:?}");
+        assert_eq!(done.skipped.len(), 4, "{done:?}");
         let mode = fs::metadata(base.join("out/sub/result")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o755);
         assert!(!base.join("out/link").exists() && !base.join("out/main.py").exists());
-        let again = copy_out(&top, &base.join("out"), &known).unwrap_err();
+        let again = copy_out(&top, &base.join("out"), &known, 1000).unwrap_err();
         assert!(again.to_string().contains("not empty"));
         fs::remove_dir_all(&base).unwrap();
     }

@@ -24,7 +24,8 @@ pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
             low_byte(SIGNAL_BASE + signal)
         }
         Verdict::WallTimeLimit { .. } | Verdict::CpuTimeLimit { .. } => TIME,
-        Verdict::MemoryLimit { .. } | Verdict::OutputLimit { .. } | Verdict::DiskLimit { .. } => {
+        Verdict::MemoryLimit { .. } | Verdict::OutputLimit { .. } => KILLED,
+        Verdict::DiskLimit { .. } => {
             // A program that failed by itself on a full disk keeps its own code.
             outcome.exit_code.filter(|code| *code != 0).map_or(KILLED, low_byte)
         }
@@ -229,8 +230,8 @@ impl Terminal {
     fn rest(&mut self) -> Vec<u8> {
         let pending = std::mem::take(&mut self.pending);
         match pending.split_first() {
-            Some((_, after)) => [b"^[", after].concat(),
-            None => pending,
+            Some((&ESC, after)) => [b"^[", after].concat(),
+            Some(_) | None => pending,
         }
     }
 
@@ -262,6 +263,7 @@ impl Terminal {
                     shown.extend_from_slice(b"?");
                     rest = &after[1..];
                 }
+                0xc2 if after.is_empty() => self.pending = vec![0xc2],
                 0x00..=0x1f => shown.extend_from_slice(&[b'^', first + 0x40]),
                 0x7f => shown.extend_from_slice(b"^?"),
                 _ => shown.push(*first),
@@ -374,6 +376,8 @@ mod tests {
     fn a_sequence_split_between_chunks_is_still_seen() {
         assert_eq!(filtered(&[b"a\x1b", b"[3", b"1mb"]), "a\x1b[31mb");
         assert_eq!(filtered(&[b"a\x1b", b"]0;x\x07"]), "a^[]0;x^G");
+        assert_eq!(filtered(&[b"\xc2", b"\x9d0;x\xc2", b"\x9c"]), "?0;x?");
+        assert_eq!(filtered(&[b"caf\xc3", b"\xa9 \xc2", b"\xa9"]), "café ©");
     }
 
     #[test]

@@ -263,6 +263,9 @@ impl Keeper {
             if let Some(note) = seen.note {
                 break Some(note);
             }
+            if seen.alarmed {
+                watch.alarm();
+            }
             if let Some(cause) = seen.cause.or_else(|| watch.overrun(self.group.as_ref())) {
                 self.order_end(&mut watch, cause);
             }
@@ -312,13 +315,23 @@ impl Keeper {
         if fired[1] {
             seen.cause = Some(command(control));
         }
-        seen.init_died = fired[2] && seen.note.is_none();
+        if fired[2] && seen.note.is_none() {
+            // It may have reported and exited between the two looks of one poll.
+            seen.note = self.last_note();
+            seen.init_died = seen.note.is_none();
+        }
         if fired.get(3) == Some(&true) {
             self.quiet_alarm();
-            let killed = self.group.as_ref().is_some_and(|group| group.oom_kills() > 0);
-            seen.cause = seen.cause.or(killed.then_some(Cause::Memory));
+            seen.alarmed = true;
         }
         Ok(seen)
+    }
+
+    /// What a dead init has left to read, if anything.
+    fn last_note(&self) -> Option<(Note, Option<OwnedFd>)> {
+        let mut fds = [PollFd::new(&self.notes, PollFlags::IN)];
+        wait(&mut fds, Duration::ZERO).ok()?;
+        fds[0].revents().contains(PollFlags::IN).then(|| self.take_note())?
     }
 
     fn take_note(&self) -> Option<(Note, Option<OwnedFd>)> {
@@ -396,6 +409,8 @@ impl Keeper {
 struct Seen {
     note: Option<(Note, Option<OwnedFd>)>,
     cause: Option<Cause>,
+    /// The group's memory ran out.
+    alarmed: bool,
     init_died: bool,
 }
 

@@ -3,11 +3,12 @@
 //! Removal treats the tree as hostile: by then its processes are dead, but names, modes and depth are
 //! the program's choice. No symlink is followed and the depth does not matter.
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use belljar_sys::{Errno, Result};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags};
 
 use crate::plan::{Identity, Scratch};
 
@@ -104,9 +105,8 @@ pub fn remove(parent: impl AsFd, name: &str) -> Result<()> {
             let directory = open_for_removal(&top, &entry)?;
             for inner in entries(&directory)? {
                 if is_directory(&directory, &inner)? {
-                    moved += 1;
                     open_for_removal(&directory, &inner)?;
-                    rustix::fs::renameat(&directory, &inner, &top, format!(".gone-{moved}"))?;
+                    move_up(&directory, &inner, &top, &mut moved)?;
                 } else {
                     rustix::fs::unlinkat(&directory, &inner, AtFlags::empty())?;
                 }
@@ -118,6 +118,18 @@ pub fn remove(parent: impl AsFd, name: &str) -> Result<()> {
         }
     }
     rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)
+}
+
+/// Moves a directory to the top under a name that is free, whatever names the program made there.
+fn move_up(from: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> Result<()> {
+    loop {
+        *moved += 1;
+        let free = format!(".gone-{moved}");
+        match rustix::fs::renameat_with(from, name, top, free, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => {}
+            result => return result,
+        }
+    }
 }
 
 /// Opens a directory whatever mode the program gave it.
@@ -134,12 +146,12 @@ fn open_for_removal(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> Resul
     rustix::fs::openat(&at, name, DIRECTORY, Mode::empty())
 }
 
-fn is_directory(at: &OwnedFd, name: &std::ffi::CString) -> Result<bool> {
+fn is_directory(at: &OwnedFd, name: &CString) -> Result<bool> {
     let stat = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-fn entries(directory: &OwnedFd) -> Result<Vec<std::ffi::CString>> {
+fn entries(directory: &OwnedFd) -> Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -163,6 +175,7 @@ mod tests {
         std::fs::write(&outside, "kept").unwrap();
         let top = base.join("top");
         std::fs::create_dir_all(top.join("a/b/c")).unwrap();
+        std::fs::create_dir_all(top.join(".gone-1/x/.gone-2")).unwrap();
         std::os::unix::fs::symlink(&outside, top.join("a/link")).unwrap();
         std::os::unix::fs::symlink(&base, top.join("dirlink")).unwrap();
         std::fs::write(top.join("a/b/c/file"), "x").unwrap();

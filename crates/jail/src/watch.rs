@@ -7,6 +7,8 @@ use crate::plan::Plan;
 use crate::report::Cause;
 use crate::tree;
 
+/// How often an alarm of memory is looked after before it is taken for a false one.
+const ALARMED_LOOKS: u32 = 400;
 /// CPU time is looked at no more often than this,
 const CPU_LOOK: Duration = Duration::from_millis(5);
 /// and than this where it is summed over the host's process table.
@@ -20,6 +22,8 @@ pub(crate) struct Watch {
     /// There is a limit on CPU time and no cgroup that counts it. RLIMIT_CPU cannot be relied on: it counts
     /// clock ticks, which on a busy host are off by a fifth, and leaves no trace but a signal.
     counts_tree: bool,
+    /// Looks left for a death by memory: v1 raises its alarm before it has killed anybody.
+    alarmed: u32,
     /// Why the run was ended, once it was: the first cause wins.
     pub ended_by: Option<Cause>,
     pub give_up_at: Option<Instant>,
@@ -32,6 +36,7 @@ impl Watch {
             cpu_limit: Duration::from_millis(plan.cpu_ms),
             millicpus: plan.millicpus.max(1),
             counts_tree: plan.cgroup.is_none() && plan.lockdown.is_some(),
+            alarmed: 0,
             ended_by: None,
             give_up_at: None,
         }
@@ -43,7 +48,10 @@ impl Watch {
         if let Some(at) = self.give_up_at {
             return at.saturating_duration_since(now);
         }
-        let wall = self.deadline.saturating_duration_since(now);
+        let mut wall = self.deadline.saturating_duration_since(now);
+        if self.alarmed > 0 {
+            wall = wall.min(CPU_LOOK);
+        }
         let Some(used) = self.cpu_used(group) else {
             return wall;
         };
@@ -70,7 +78,18 @@ impl Watch {
         self.give_up_at.is_some_and(|at| Instant::now() >= at)
     }
 
-    pub(crate) fn overrun(&self, group: Option<&Group>) -> Option<Cause> {
+    /// Memory has run out, or is about to have: look closely for a while.
+    pub(crate) fn alarm(&mut self) {
+        self.alarmed = ALARMED_LOOKS;
+    }
+
+    pub(crate) fn overrun(&mut self, group: Option<&Group>) -> Option<Cause> {
+        if self.alarmed > 0 {
+            self.alarmed -= 1;
+            if group.is_some_and(|group| group.oom_kills() > 0) {
+                return Some(Cause::Memory);
+            }
+        }
         if Instant::now() >= self.deadline {
             return Some(Cause::WallTime);
         }

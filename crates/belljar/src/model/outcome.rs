@@ -151,24 +151,28 @@ pub struct Captured {
 impl Captured {
     /// Text for people and models; where bytes were dropped it says so in a line of its own.
     pub fn text(&self) -> String {
+        if self.dropped_bytes == 0 {
+            // Decoded as one: a character may lie across the border of the two.
+            return String::from_utf8_lossy(&self.kept()).into_owned();
+        }
         let head = String::from_utf8_lossy(&self.head);
         let tail = String::from_utf8_lossy(&self.tail);
-        if self.dropped_bytes == 0 {
-            return self.whole().map_or_else(|| format!("{head}{tail}"), ToOwned::to_owned);
-        }
         format!("{head}\n[belljar: {} bytes dropped here]\n{tail}", self.dropped_bytes)
     }
 
-    /// The kept bytes in base64, when they are not UTF-8.
+    /// The kept bytes in base64, when the text is not exactly them.
     pub fn base64(&self) -> Option<String> {
-        let bytes = [&self.head[..], &self.tail[..]].concat();
-        std::str::from_utf8(&bytes)
-            .is_err()
-            .then(|| base64::engine::general_purpose::STANDARD.encode(bytes))
+        let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+        let exact = if self.dropped_bytes == 0 {
+            is_text(&self.kept())
+        } else {
+            is_text(&self.head) && is_text(&self.tail)
+        };
+        (!exact).then(|| base64::engine::general_purpose::STANDARD.encode(self.kept()))
     }
 
-    fn whole(&self) -> Option<&str> {
-        if self.tail.is_empty() { std::str::from_utf8(&self.head).ok() } else { None }
+    fn kept(&self) -> Vec<u8> {
+        [&self.head[..], &self.tail[..]].concat()
     }
 }
 
@@ -182,6 +186,15 @@ mod tests {
             Captured { head: b"begin".to_vec(), tail: b"end".to_vec(), dropped_bytes: 7 };
         assert_eq!(captured.text(), "begin\n[belljar: 7 bytes dropped here]\nend");
         assert_eq!(captured.base64(), None);
+    }
+
+    #[test]
+    fn a_character_across_the_border_of_head_and_tail_is_whole() {
+        let (head, tail) = "€".as_bytes().split_at(1);
+        let kept = Captured { head: head.to_vec(), tail: tail.to_vec(), dropped_bytes: 0 };
+        assert_eq!((kept.text().as_str(), kept.base64()), ("€", None));
+        let cut = Captured { dropped_bytes: 3, ..kept };
+        assert!(cut.base64().is_some(), "the text cannot be exact");
     }
 
     #[test]

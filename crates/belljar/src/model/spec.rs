@@ -23,6 +23,9 @@ pub(crate) const MAX_LABELS: usize = 64;
 /// Blocked paths: each one splits the view of the host's tree around it.
 pub(crate) const MAX_BLOCKED: usize = 64;
 
+/// What the payload itself still calls under the filter, to be released and become the program.
+const NEEDED_TO_START: [&str; 5] = ["read", "write", "execve", "exit_group", "recvmsg"];
+
 /// Where a program's own files live.
 pub(crate) const WORKSPACE: &str = "/workspace";
 /// Where the program stands when the workspace is the host's.
@@ -95,6 +98,7 @@ impl Spec {
         check_environment(&request)?;
         check_labels(&request.labels)?;
         check_syscalls(&request)?;
+        let block_paths = blocked(&request)?;
         let mut placed = Vec::new();
         let program = program(&request, language, &mut placed)?;
         for (path, data) in request.files {
@@ -118,7 +122,7 @@ impl Spec {
             allow_missing: layers_allowed_missing(&request.allow_missing)?,
             allow_syscalls: request.allow_syscalls,
             deny_syscalls: request.deny_syscalls,
-            block_paths: blocked(&request.block_paths, request.level)?,
+            block_paths,
             labels: request.labels,
         })
     }
@@ -315,6 +319,12 @@ fn check_syscalls(request: &RunRequest) -> Result<(), SpecError> {
         let reason = "has no meaning at level none, which filters no system call";
         return Err(SpecError::new("allow_syscalls", reason));
     }
+    if let Some(name) =
+        request.deny_syscalls.iter().find(|name| NEEDED_TO_START.contains(&name.as_str()))
+    {
+        let reason = format!("has {name}, without which no program can be started");
+        return Err(SpecError::new("deny_syscalls", reason));
+    }
     for (field, names) in
         [("allow_syscalls", &request.allow_syscalls), ("deny_syscalls", &request.deny_syscalls)]
     {
@@ -344,7 +354,8 @@ fn layers_allowed_missing(names: &[String]) -> Result<BTreeSet<Layer>, SpecError
     Ok(layers)
 }
 
-fn blocked(paths: &[PathBuf], level: Level) -> Result<Vec<PathBuf>, SpecError> {
+fn blocked(request: &RunRequest) -> Result<Vec<PathBuf>, SpecError> {
+    let (paths, level) = (&request.block_paths, request.level);
     if paths.is_empty() {
         return Ok(Vec::new());
     }
@@ -367,8 +378,30 @@ fn blocked(paths: &[PathBuf], level: Level) -> Result<Vec<PathBuf>, SpecError> {
             let reason = format!("has {}: give an absolute path without .., not /", path.display());
             return Err(SpecError::new("block_paths", reason));
         }
+        check_blockable(path, request)?;
     }
     Ok(paths.to_vec())
+}
+
+/// Refuses a block that could not be kept: inside what is mounted whole, or made anew for each process.
+fn check_blockable(path: &Path, request: &RunRequest) -> Result<(), SpecError> {
+    let wrong = |reason: String| Err(SpecError::new("block_paths", reason));
+    let shown = path.display();
+    if let Some(workspace) = &request.workspace {
+        let tops = [Path::new(WORKSPACE), &workspace.path];
+        if tops.iter().any(|top| path.starts_with(top)) {
+            return wrong(format!("has {shown}, inside the workspace, which is shown whole"));
+        }
+    }
+    let entry = path.strip_prefix("/proc").ok().and_then(|inner| inner.components().next());
+    let entry = entry.map(|one| one.as_os_str().to_string_lossy().into_owned());
+    let of_a_process = entry.is_some_and(|name| {
+        name == "self" || name == "thread-self" || name.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    if of_a_process {
+        return wrong(format!("has {shown}, which each process has of its own: block /proc whole"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

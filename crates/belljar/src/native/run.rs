@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Child;
 
@@ -11,6 +10,7 @@ use belljar_jail::plan::Plan;
 use belljar_jail::report::{Cause, Command, Message, Report, Started};
 use belljar_jail::{KEEPER_ROLE, wire};
 use belljar_sys::{fd, spawn};
+use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
@@ -173,9 +173,9 @@ async fn follow(
     let feed = feed(stdin, spec.stdin.as_ref());
     tokio::pin!(feed);
     let mut feeding = true;
-    while ended.is_none() || out.open || err.open {
+    while ended.is_none() {
         tokio::select! {
-            message = keeper.next(), if ended.is_none() => {
+            message = keeper.next() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
                     Some((Message::Started(one), _)) => started = Some(one),
                     Some((Message::Ended(report), workspace)) => ended = Some((report, workspace)),
@@ -191,6 +191,10 @@ async fn follow(
             () = &mut feed, if feeding => feeding = false,
         }
     }
+    // All that the program wrote is in the pipes by now. Their end is not waited for: at level none
+    // somebody outside may hold the other one.
+    out.drain(sink, keeper);
+    err.drain(sink, keeper);
     match (started, ended) {
         (Some(started), Some((report, workspace))) => {
             Ok(Finished { started, report, stdout: out.capture, stderr: err.capture, workspace })
@@ -218,6 +222,21 @@ impl Reading {
             capture: Capture::new(spec.limits.output_bytes),
             total_limit: spec.limits.output_total_bytes,
             open: true,
+        }
+    }
+
+    /// Takes what is left, without waiting.
+    fn drain(&mut self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send), keeper: &Keeper) {
+        while self.open {
+            // By the call itself: tokio's view of what can be read may lag behind.
+            let read = rustix::io::read(&self.pipe, &mut self.buffer).map_err(io::Error::from);
+            if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
+                continue;
+            }
+            if read.is_err() {
+                return; // nothing more is there, though somebody holds it open
+            }
+            self.take(&read, sink, keeper);
         }
     }
 
@@ -292,11 +311,13 @@ fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
         match &file.source {
             Source::Given(Contents(bytes)) => wire::sealed_memory("file", bytes),
             Source::Host(path) => {
-                let kind = std::fs::metadata(path)?.file_type();
-                if kind.is_fifo() || kind.is_socket() || kind.is_char_device() || kind.is_dir() {
+                // Opened first, without waiting for a FIFO's other end, and then looked at.
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+                if !file.metadata()?.is_file() {
                     return Err(io::Error::other("is not a regular file"));
                 }
-                Ok(File::open(path)?.into())
+                Ok(file.into())
             }
         }
     };

@@ -1,7 +1,7 @@
 //! Removing what a killed engine and a killed keeper left: empty cgroups and scratch directories.
 //!
-//! A name tells whose it was: process id and start time, so that a reused id is not taken for the
-//! owner. Only what belongs to nobody alive is removed, and a cgroup that still holds a process stays.
+//! A name tells whose it was: process id, start time and pid namespace, so that a reused id is not taken
+//! for the owner. Only what belongs to nobody alive is removed, and a cgroup that still holds a process stays.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,14 @@ const PREFIX: &str = "belljar";
 /// Names a run's directories after this process.
 pub(crate) fn name(unique: &str) -> String {
     let pid = std::process::id();
-    format!("{PREFIX}-{pid}-{}-{unique}", start_time(pid).unwrap_or(0))
+    let (start, world) = (start_time(pid).unwrap_or(0), world());
+    format!("{PREFIX}-{pid}-{start}-{world}-{unique}")
+}
+
+/// Which pid namespace our process ids belong to. A container that shares our /tmp names its processes
+/// by the same numbers, and its live runs are not ours to judge.
+fn world() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |one| one.ino())
 }
 
 /// When a process started, in clock ticks since boot: with its id, its identity.
@@ -111,11 +118,12 @@ fn each_orphan(directory: &Path, remove: impl Fn(&Path)) {
     }
 }
 
-/// The process that a directory was named after.
+/// The process that a directory was named after, if it is one whose life we can tell.
 fn owner(name: &str) -> Option<(u32, u64)> {
     let mut parts = name.split('-');
     (parts.next()? == PREFIX).then_some(())?;
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    let owner = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    (parts.next()?.parse() == Ok(world())).then_some(owner)
 }
 
 #[cfg(test)]
@@ -135,13 +143,15 @@ mod tests {
         let parent = std::env::temp_dir().join(format!("belljar-sweep-{}", std::process::id()));
         fs::create_dir(&parent).unwrap();
         let alive = parent.join(name("alive"));
-        let forged = parent.join(format!("belljar-{}-1-reused", std::process::id()));
+        let forged = parent.join(format!("belljar-{}-1-{}-reused", std::process::id(), world()));
         let strange = parent.join("somebody-1-1-x");
-        for path in [&alive, &forged, &strange] {
+        let elsewhere = parent.join("belljar-1-1-1-x");
+        for path in [&alive, &forged, &strange, &elsewhere] {
             fs::create_dir(path).unwrap();
         }
         each_orphan(&parent, |path| drop(fs::remove_dir_all(path)));
         assert!(alive.exists() && strange.exists() && !forged.exists());
+        assert!(elsewhere.exists(), "who lives in another pid namespace cannot be told");
         fs::remove_dir_all(&parent).unwrap();
     }
 }

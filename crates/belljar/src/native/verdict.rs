@@ -42,8 +42,9 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Option<Judgement> {
     if report.end == End::Lost && report.ended_by.is_none() {
         return None;
     }
-    let judged = ended_by_us(facts)
-        .or_else(|| out_of_memory(facts))
+    // A death by memory comes first: what else ended the run came after it.
+    let judged = out_of_memory(facts)
+        .or_else(|| ended_by_us(facts))
         .or_else(|| by_signal(facts))
         .or_else(|| disk_full(facts));
     Some(judged.unwrap_or_else(|| own_end(facts)))
@@ -294,6 +295,16 @@ mod tests {
     fn memory_is_blamed_by_the_kernels_count() {
         let killed = Report { oom_kills: 1, ..report(End::Signaled(SIGKILL)) };
         assert_eq!(kind(&killed), ("memory_limit".to_owned(), FaultDomain::Limit));
+    }
+
+    #[test]
+    fn a_death_by_memory_is_told_even_if_the_deadline_came_after() {
+        let late = Report {
+            oom_kills: 1,
+            ended_by: Some(Cause::WallTime),
+            ..report(End::Signaled(SIGKILL))
+        };
+        assert_eq!(kind(&late).0, "memory_limit");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use belljar::{Budget, Config, Engine, Error, RunRequest, SpecError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::sync::mpsc;
 
 use crate::args::Batch;
 use crate::render;
@@ -86,9 +87,24 @@ fn count_lines(path: &Path) -> Result<Option<u64>, SpecError> {
     if path == Path::new("-") || !is_file {
         return Ok(None); // a pipe can be read only once
     }
-    let lines = BufReader::new(open(path)?).split(b'\n');
-    let filled = lines.map_while(Result::ok).filter(|line| !line.trim_ascii().is_empty());
-    Ok(Some(filled.count() as u64))
+    let mut reader = BufReader::new(open(path)?);
+    let (mut lines, mut filled) = (0, false);
+    loop {
+        let wrong = |error: std::io::Error| SpecError::new("FILE", error.to_string());
+        let bytes = reader.fill_buf().map_err(wrong)?;
+        if bytes.is_empty() {
+            return Ok(Some(lines + u64::from(filled)));
+        }
+        for byte in bytes {
+            if *byte == b'\n' {
+                lines += u64::from(std::mem::take(&mut filled));
+            } else {
+                filled |= !byte.is_ascii_whitespace();
+            }
+        }
+        let length = bytes.len();
+        reader.consume(length);
+    }
 }
 
 fn open(path: &Path) -> Result<File, SpecError> {
@@ -98,31 +114,57 @@ fn open(path: &Path) -> Result<File, SpecError> {
     if is_directory { Err(wrong("is a directory".to_owned())) } else { Ok(file) }
 }
 
-/// The requests, read as they are wanted.
-fn read_requests(
-    path: &Path,
-) -> Result<impl Iterator<Item = Result<RunRequest, SpecError>>, SpecError> {
-    let source: Box<dyn Read> =
-        if path == Path::new("-") { Box::new(std::io::stdin()) } else { Box::new(open(path)?) };
-    let mut reader = BufReader::new(source);
-    let mut number = 0;
-    Ok(std::iter::from_fn(move || {
+/// Reads the requests on a thread of its own, as fast as they are wanted: a slow producer must not keep
+/// us from the runs that go on.
+fn read_requests(path: &Path) -> Result<mpsc::Receiver<Result<RunRequest, SpecError>>, SpecError> {
+    let from_stdin = path == Path::new("-");
+    let file = if from_stdin { None } else { Some(open(path)?) };
+    let (sender, requests) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let source: Box<dyn Read> = match file {
+            Some(file) => Box::new(file),
+            None => Box::new(std::io::stdin()),
+        };
+        let mut lines = Lines { reader: BufReader::new(source), number: 0, broken: false };
+        // Nobody listens any more when the batch was cancelled.
+        while lines.next_request().is_some_and(|request| sender.blocking_send(request).is_ok()) {}
+    });
+    Ok(requests)
+}
+
+struct Lines {
+    reader: BufReader<Box<dyn Read>>,
+    number: u64,
+    broken: bool,
+}
+
+impl Lines {
+    fn next_request(&mut self) -> Option<Result<RunRequest, SpecError>> {
         loop {
-            number += 1;
+            if self.broken {
+                return None;
+            }
+            self.number += 1;
             let mut line = Vec::new();
-            let read = reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
-            let wrong = |why: String| Some(Err(SpecError::new(format!("line {number}"), why)));
-            match read {
-                Err(error) => return wrong(error.to_string()),
-                Ok(0) => return None,
-                Ok(_) if line.trim_ascii().is_empty() => {}
-                Ok(_) => {
-                    return serde_json::from_slice(&line).map_or_else(
-                        |error| wrong(error.to_string()),
-                        |request| Some(Ok(request)),
-                    );
-                }
+            let read = self.reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
+            let wrong = |why: String| SpecError::new(format!("line {}", self.number), why);
+            if let Err(error) = read {
+                self.broken = true;
+                return Some(Err(wrong(error.to_string())));
+            }
+            if line.is_empty() {
+                return None;
+            }
+            if line.len() as u64 == MAX_LINE_BYTES && !line.ends_with(b"\n") {
+                let error = wrong(format!("is longer than {MAX_LINE_BYTES} bytes"));
+                self.broken = self.reader.skip_until(b'\n').is_err();
+                return Some(Err(error));
+            }
+            if !line.trim_ascii().is_empty() {
+                return Some(
+                    serde_json::from_slice(&line).map_err(|error| wrong(error.to_string())),
+                );
             }
         }
-    }))
+    }
 }

@@ -127,13 +127,10 @@ fn program_file(
     });
     let code = text("FILE", &shown, opened.and_then(read_bounded))?;
     if let Some(inside) = inside {
-        if request.language.is_none()
-            && starts_with_shebang(Some(&code))
-            && file.extension().is_none()
-        {
-            let engine =
+        if request.language.is_none() && starts_with_shebang(Some(&code)) {
+            let languages =
                 belljar::languages::Languages::load(&Config::default().language_directories)?;
-            request.language = Some(engine.detect(Some(file), &code)?.name.clone());
+            request.language = Some(languages.detect(Some(file), &code)?.name.clone());
         }
         request.entry = Some(inside);
         return Ok(());
