@@ -5,6 +5,8 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+#[path = "cli/batches.rs"]
+mod batches;
 #[path = "cli/errors.rs"]
 mod errors;
 #[path = "cli/exit_codes.rs"]

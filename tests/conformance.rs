@@ -17,5 +17,7 @@ mod policy;
 mod receipt;
 #[path = "conformance/streams.rs"]
 mod streams;
+#[path = "conformance/truth.rs"]
+mod truth;
 #[path = "conformance/verdicts.rs"]
 mod verdicts;
