@@ -347,7 +347,7 @@ fn measure(disk: &OwnedFd) -> Result<Disk> {
 }
 
 /// The longest file anywhere below. Names and depth are the program's choice, so nothing is followed,
-/// one directory is open at a time, and the walk is bounded.
+/// a bounded number of directories waits open, and what lies beyond the bounds is not looked at.
 fn largest_file(top: &OwnedFd) -> u64 {
     let mut largest = 0;
     let mut left = MAX_ENTRIES;

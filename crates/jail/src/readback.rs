@@ -1,8 +1,9 @@
 //! Reading the barriers back from the kernel, just before the program is released.
 //!
 //! Each layer that the plan expects is looked at where the kernel shows it: the payload's status,
-//! limits, mounts and cgroup files, and what only the payload can see of itself. Intention counts for
-//! nothing here; a layer that is not found as planned ends the run before it starts.
+//! limits, mounts and cgroup files, and what only the payload can see of itself. A layer that is not
+//! found as planned ends the run before it starts. Three have no place in the kernel to be seen: the
+//! deadline, the list of variables and Landlock's scopes are taken from the plan that is carried out.
 
 use std::collections::HashMap;
 use std::fs;

@@ -127,7 +127,8 @@ impl Spec {
         })
     }
 
-    /// SHA-256 over everything that decides how the run is carried out.
+    /// SHA-256 over everything that decides how the run is carried out: text by its content, what is
+    /// copied or mounted from the host by its path.
     pub fn digest(&self) -> String {
         // The map types are ordered, so the text is canonical; and nothing here fails to serialise.
         serde_json::to_vec(self).map_or_else(|_| String::new(), |json| sha256(&json))

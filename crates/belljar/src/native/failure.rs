@@ -47,10 +47,13 @@ fn hint(step: Step, errno: &str) -> Option<&'static str> {
         }
         (Step::Clone, "EAGAIN") => "this user runs too many processes already",
         (Step::Placed, "ENOSPC") => "the files do not fit: raise --disk",
-        (Step::Placed, "EFBIG") => "a file is too long: raise --file-size",
         (Step::Proc, "EPERM") => {
             "the host's /proc is partly covered, as in a container; start that container with an \
              unmasked /proc, or use level basic"
+        }
+        (Step::Session, "EDQUOT") => {
+            "this user's quota of keyrings is used up: run fewer at once, or raise \
+             kernel.keys.maxkeys"
         }
         (Step::Rlimits, "EPERM") => "the caller's own hard limits are lower",
         (Step::Scratch, "EPERM") => {
