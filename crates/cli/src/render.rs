@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal, Write};
 
 use belljar::units::show_bytes;
 use belljar::{DiskLimit, Error, Outcome, Stream, Verdict};
-use serde_json::ser::{Formatter, PrettyFormatter};
 
 /// Our own exit codes; see `belljar --help`.
 pub(crate) const BAD_REQUEST: u8 = 2;
@@ -93,85 +92,27 @@ pub(crate) fn line(text: &str) -> u8 {
     }
 }
 
-fn pretty(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    let mut bytes = Vec::new();
-    let formatter = Escaping(PrettyFormatter::with_indent(b"  "));
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
-    value.serialize(&mut serializer)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 /// One line of JSON, with control characters escaped.
 pub(crate) fn compact(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    let mut bytes = Vec::new();
-    let formatter = Escaping(serde_json::ser::CompactFormatter);
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
-    value.serialize(&mut serializer)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    serde_json::to_string(value).map(|text| escaped(&text))
 }
 
-/// JSON must escape C0; a terminal also acts on DEL and the C1 controls, so those are escaped too.
-struct Escaping<F>(F);
+fn pretty(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(value).map(|text| escaped(&text))
+}
 
-impl<F: Formatter> Formatter for Escaping<F> {
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        for one in fragment.chars() {
-            if ('\u{7f}'..='\u{9f}').contains(&one) {
-                write!(writer, "\\u{:04x}", u32::from(one))?;
-            } else {
-                write!(writer, "{one}")?;
-            }
+/// JSON must escape C0; a terminal also acts on DEL and the C1 controls. Such characters stand only in
+/// strings, where this is another spelling of the same.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for one in json.chars() {
+        if ('\u{7f}'..='\u{9f}').contains(&one) {
+            text += &format!("\\u{:04x}", u32::from(one));
+        } else {
+            text.push(one);
         }
-        Ok(())
     }
-
-    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_array(writer)
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array(writer)
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.0.begin_array_value(writer, first)
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array_value(writer)
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object(writer)
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object(writer)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.0.begin_object_key(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object_value(writer)
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object_value(writer)
-    }
+    text
 }
 
 /// The program's output on its way to the caller's own streams.
