@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::ColdArgs;
-use crate::shell;
+use crate::{shell, suites};
 
 mod contenders;
 mod memory;
@@ -56,11 +56,10 @@ pub(crate) fn cold(args: &ColdArgs) -> Result<()> {
 }
 
 fn build_release() -> Result<PathBuf> {
-    shell::run(shell::cargo().args(["build", "--release", "--package", "belljar-cli"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| shell::repo_root().join("target"), PathBuf::from);
-    let belljar = target.join("release/belljar");
-    fs::canonicalize(&belljar).with_context(|| format!("cargo made no {}", belljar.display()))
+    let mut cargo = shell::cargo();
+    let made = suites::executables(cargo.args(["build", "--release", "--package", "belljar-cli"]))?;
+    let belljar = made.into_iter().find(|one| one.name == "belljar");
+    Ok(belljar.context("cargo made no belljar")?.path)
 }
 
 fn measure(contenders: &[Contender], args: &ColdArgs) -> Result<Vec<Times>> {

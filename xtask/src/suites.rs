@@ -233,13 +233,14 @@ fn build_tests() -> Result<Vec<Artifact>> {
 
 /// An executable that cargo made.
 #[derive(Debug, PartialEq, Eq)]
-struct Artifact {
-    name: String,
-    path: PathBuf,
+pub(crate) struct Artifact {
+    pub name: String,
+    pub path: PathBuf,
     is_suite: bool,
 }
 
-fn executables(cargo: &mut Command) -> Result<Vec<Artifact>> {
+/// Builds, and says what was made: where cargo puts things is its own business.
+pub(crate) fn executables(cargo: &mut Command) -> Result<Vec<Artifact>> {
     let messages =
         shell::output_showing_errors(cargo.arg("--message-format=json-render-diagnostics"))?;
     messages.lines().filter_map(|line| artifact(line).transpose()).collect()
