@@ -34,7 +34,7 @@ const RULES: [(&str, Rule); 12] = [
     ("no registry address", documents::no_registry_address),
 ];
 /// Directories that are not ours to check.
-const SKIPPED: [&str; 5] = [".git", "target", "node_modules", "bench-results", "__pycache__"];
+const SKIPPED: [&str; 4] = [".git", "target", "node_modules", "__pycache__"];
 /// Larger files are data.
 const LARGEST_BYTES: u64 = 4 << 20;
 
