@@ -70,6 +70,24 @@ each_level!(holes_do_not_become_bytes_on_the_host, [standard, strict], |level| {
     assert_eq!(std::fs::read_dir(out.join("results")).expect("it was made").count(), 0);
 });
 
+// At level none the program can hand its stdout to somebody who outlives it. The end of the run must not
+// wait for the end of the stream.
+each_level!(a_stream_that_somebody_else_holds_does_not_hold_the_run, [none], |level| {
+    let host = TempDir::new();
+    let path = host.join("holder");
+    // Never accepted: what was sent stays in the socket's queue, open.
+    let holder = std::os::unix::net::UnixListener::bind(&path).expect("the directory is ours");
+    let code = format!(
+        "import socket
+s = socket.socket(socket.AF_UNIX); s.connect({:?})
+socket.send_fds(s, [b'x'], [1]); print('handed over')",
+        path.display().to_string()
+    );
+    let outcome = Sandbox::at(level).with(["--timeout", "60s"]).run_python(&code);
+    assert_eq!((outcome.ok(), outcome.stdout.as_str()), (true, "handed over\n"));
+    drop(holder);
+});
+
 #[test]
 fn a_block_that_cannot_be_kept_is_refused() {
     let host = TempDir::new();
