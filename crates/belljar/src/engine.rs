@@ -19,7 +19,7 @@ use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
-use crate::native::run::{Finished, Keeper, Spare};
+use crate::native::run::{Ahead, Finished, Keeper, Spare};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 
@@ -42,9 +42,6 @@ pub struct Config {
     pub launcher: PathBuf,
     /// Directories with language files, beside the built-in ones. Later ones win.
     pub language_directories: Vec<PathBuf>,
-    /// Start a keeper at once, while the engine opens: for a process that will run one request and
-    /// wants it soon.
-    pub prestart: bool,
     /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
     pub fault: Option<Fault>,
 }
@@ -59,7 +56,7 @@ impl Default for Config {
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
         let launcher = PathBuf::from("/proc/self/exe");
-        Self { launcher, language_directories, prestart: false, fault: None }
+        Self { launcher, language_directories, fault: None }
     }
 }
 
@@ -81,15 +78,19 @@ impl Engine {
             let why = std::io::Error::other("main does not begin with belljar::enter_role()");
             return Err(Error::Backend { operation: "open an engine", source: why });
         }
-        let alive = Alive::default();
-        // First of all, so that it starts while we look around. One that cannot be started is told
-        // of when a run needs it.
-        let spare =
-            if config.prestart { Spare::start(&config.launcher, &alive).ok() } else { None };
         let languages = Languages::load(&config.language_directories)?;
         let host = Host::look();
         native::sweep(&host);
-        Ok(Self { config, host, languages, alive, spare: Arc::new(Mutex::new(spare)) })
+        let (alive, spare) = (Alive::default(), Arc::default());
+        Ok(Self { config, host, languages, alive, spare })
+    }
+
+    /// Gives the first run a keeper that was started ahead.
+    #[must_use]
+    pub fn with_keeper(self, ahead: Ahead) -> Self {
+        let spare = Spare::take_over(ahead, &self.alive);
+        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
+        self
     }
 
     /// The keeper that was started ahead, or a new one.

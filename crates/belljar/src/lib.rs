@@ -53,5 +53,6 @@ pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;
 pub use native::host::Host;
+pub use native::run::{Ahead, start_ahead};
 pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};

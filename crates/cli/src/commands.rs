@@ -7,15 +7,15 @@ mod run;
 
 use std::time::Duration;
 
-use belljar::{Engine, Error};
+use belljar::{Ahead, Engine, Error};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Arguments, Command};
 
-/// Carries out a command; the answer is the exit code.
-pub(crate) async fn dispatch(arguments: Arguments) -> u8 {
+/// Carries out a command, with the keeper that was started ahead for it; the answer is the exit code.
+pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
     match arguments.command {
-        Command::Run(run) => run::run(*run).await,
+        Command::Run(run) => run::run(*run, ahead).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),

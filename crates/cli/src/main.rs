@@ -13,10 +13,13 @@ fn main() -> ExitCode {
     if let Some(code) = belljar::enter_role() {
         return code;
     }
+    // The sooner the better: it makes itself ready while we read the arguments.
+    let ahead = std::env::args_os().nth(1).filter(|command| command == "run");
+    let ahead = ahead.and_then(|_| belljar::start_ahead());
     let arguments = args::Arguments::parse();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let code = match runtime {
-        Ok(runtime) => runtime.block_on(commands::dispatch(arguments)),
+        Ok(runtime) => runtime.block_on(commands::dispatch(arguments, ahead)),
         Err(error) => render::trouble(&format!("cannot start the runtime: {error}"), 125),
     };
     ExitCode::from(code)

@@ -26,17 +26,8 @@ struct Part {
     version: CgroupVersion,
     controllers: Vec<Controller>,
     path: PathBuf,
-}
-
-/// The ways into a group that spare the kernel its global lock, and with it an RCU grace period: 10 ms
-/// on an idle machine. Moving any process by `cgroup.procs` would take it.
-#[derive(Debug, Default)]
-pub(crate) struct WaysIn {
-    /// v1: the `tasks` files, to which a single thread writes `0` to move itself. The kernel checks the
-    /// opener's rights (since CVE-2021-4197), so the payload needs none of its own.
-    pub doors: Vec<OwnedFd>,
-    /// v2: the directory that the payload is cloned into.
-    pub birthplace: Option<OwnedFd>,
+    /// The controllers whose every knob was found to hold what was written.
+    kept: Vec<Controller>,
 }
 
 /// What the group used, as its files say.
@@ -70,46 +61,59 @@ impl Group {
             version: hierarchy.version,
             controllers: hierarchy.controllers.clone(),
             path: path.clone(),
+            kept: Vec::new(),
         });
         hierarchy.knobs.iter().try_for_each(|knob| set(&path, knob))
     }
 
-    /// How the payload gets in.
-    pub(crate) fn ways_in(&self) -> Result<WaysIn> {
-        let mut ways = WaysIn::default();
-        for part in &self.parts {
-            match part.version {
-                CgroupVersion::V1 => {
-                    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-                    let path = part.path.join("tasks");
-                    ways.doors.push(rustix::fs::open(path, flags, Mode::empty())?);
-                }
-                CgroupVersion::V2 => {
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                    ways.birthplace = Some(rustix::fs::open(&part.path, flags, Mode::empty())?);
-                }
-            }
+    /// Whether the group must exist before the process that shall be in it. Otherwise it can be made
+    /// while that one makes itself ready.
+    pub(crate) fn is_born_into(plan: &Cgroup) -> bool {
+        plan.hierarchies.iter().any(|one| one.version == CgroupVersion::V2)
+    }
+
+    /// v2: the directory that the payload is cloned into. As the doors of v1 it spares the kernel its
+    /// global lock, and with it an RCU grace period, 10 ms on an idle machine, which moving any process
+    /// by `cgroup.procs` would take.
+    pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let part = self.parts.iter().find(|part| part.version == CgroupVersion::V2);
+        part.map(|part| rustix::fs::open(&part.path, flags, Mode::empty())).transpose()
+    }
+
+    /// v1: the `tasks` files, to which a single thread writes `0` to move itself. The kernel checks the
+    /// opener's rights (since CVE-2021-4197), so the payload needs none of its own.
+    pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let parts = self.parts.iter().filter(|part| part.version == CgroupVersion::V1);
+        parts
+            .map(|part| rustix::fs::open(part.path.join("tasks"), flags, Mode::empty()))
+            .collect()
+    }
+
+    /// Looks whether every knob holds what was written. The group's own business, so it is done while
+    /// the payload is not yet in it.
+    pub(crate) fn read_knobs_back(&mut self, plan: &Cgroup) {
+        for (part, hierarchy) in self.parts.iter_mut().zip(&plan.hierarchies) {
+            let kept = |controller: &Controller| {
+                let own = |knob: &&Knob| knob.file.starts_with(controller.name());
+                hierarchy.knobs.iter().filter(own).all(|knob| reads_as_written(&part.path, knob))
+            };
+            part.kept = part.controllers.iter().copied().filter(kept).collect();
         }
-        Ok(ways)
     }
 
     /// Whether the process with this `membership` (its /proc/PID/cgroup) is in the directory of a
-    /// controller, and every knob there holds what was written.
+    /// controller, and every knob there was found to hold what was written.
     pub(crate) fn holds(
         &self,
         plan: &Cgroup,
         membership: &str,
         controller: Controller,
     ) -> Option<bool> {
-        let index = self.parts.iter().position(|part| part.controllers.contains(&controller))?;
-        let part = self.parts.get(index)?;
-        let knobs = &plan.hierarchies.get(index)?.knobs;
+        let part = self.parts.iter().find(|part| part.controllers.contains(&controller))?;
         let inside = membership.lines().any(|line| is_in(line, part, controller, &plan.name));
-        let kept = knobs
-            .iter()
-            .filter(|knob| knob.file.starts_with(controller.name()))
-            .all(|knob| reads_as_written(&part.path, knob));
-        Some(inside && kept)
+        Some(inside && part.kept.contains(&controller))
     }
 
     pub(crate) fn usage(&self) -> Usage {

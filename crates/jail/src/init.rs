@@ -9,15 +9,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_sys::process::{
-    Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, kill_everyone,
+    Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, join_net, kill_everyone,
     reap_any, set_gid, set_uid,
 };
-use belljar_sys::{Errno, Result, fd, net};
+use belljar_sys::{Errno, Result, fd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
 
-use crate::cgroup::WaysIn;
 use crate::plan::{Files, Identity, Placed, Plan, Root};
 use crate::report::{At, Disk, Ending, Note, Step, Stopped};
 use crate::{lockdown, payload, root, tree};
@@ -37,7 +36,8 @@ pub(crate) struct Ends {
     pub gate: OwnedFd,
     pub stdio: [OwnedFd; 3],
     pub placed: Vec<OwnedFd>,
-    pub ways_in: WaysIn,
+    /// The v2 cgroup that the payload is born into.
+    pub birthplace: Option<OwnedFd>,
 }
 
 /// Runs the sandbox from inside. Never returns.
@@ -56,30 +56,35 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     await_go(&ends.commands).at(Step::IdMap)?;
     hide(plan).at(Step::Become)?;
     let signals = child_signals().at(Step::Fork)?;
-    let Ends { notes, commands, gate, stdio, placed, ways_in } = ends;
+    let Ends { notes, commands, gate, stdio, placed, birthplace } = ends;
     let (orders, their_orders) = crate::wire::control_pair().at(Step::Fork)?;
-    // Forked first, still as the caller: so it may be born in its cgroup, and it makes ready while the
-    // root is built. It is in our mount namespace, and the pivot moves it along.
+    let sources = match &plan.files {
+        Files::Root(layout) => Some(root::open_sources(layout)?),
+        Files::Host { .. } => None,
+    };
+    // Forked now, still as the caller: so it may be born in its cgroup, and it makes ready while the
+    // root is built. It is in our mount namespace, and the pivot moves it along. Not sooner: the keeper
+    // is at work on the cgroup, and of two processors one should be free for the newcomer.
     let payload = payload::Ends {
         notes: notes.as_fd().try_clone_to_owned().map_err(crate::cgroup::errno).at(Step::Fork)?,
         gate,
         orders: their_orders,
         stdio,
-        cgroup_doors: ways_in.doors,
     };
-    let birthplace = ways_in.birthplace.as_ref().map(AsFd::as_fd);
-    let child = match clone(single, 0, birthplace).at(Step::Fork)? {
+    let into = birthplace.as_ref().map(AsFd::as_fd);
+    let child = match clone(single, 0, into).at(Step::Fork)? {
         Cloned::Child => {
-            drop((orders, commands, placed));
+            drop((orders, commands, placed, sources));
             payload::run(plan, &payload)
         }
         Cloned::Parent { child, .. } => child,
     };
-    drop((payload, ways_in.birthplace)); // none of them is init's
-    let (proc, disk) = build(plan, &placed)?;
+    drop((payload, birthplace)); // none of them is init's
+    let (proc, disk) = build(plan, sources, &placed)?;
     drop(placed);
     order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
     drop(proc);
+    join_network(plan, &orders).at(Step::Loopback)?;
     for number in 0..3 {
         fd::place_at(null().at(Step::InitLockdown)?, number).at(Step::InitLockdown)?;
     }
@@ -100,21 +105,32 @@ fn order(orders: &OwnedFd, word: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
     }
 }
 
+/// Follows the payload into the network namespace that it has made meanwhile. As with [`order`], one
+/// that has died is found by its end.
+fn join_network(plan: &Plan, orders: &OwnedFd) -> Result<()> {
+    if !matches!(plan.files, Files::Root(_)) {
+        return Ok(());
+    }
+    let mut word = [0; 1];
+    let received = match fd::receive(orders, &mut word) {
+        Err(Errno::CONNRESET) => return Ok(()),
+        received => received?,
+    };
+    received.fds.first().map_or(Ok(()), |namespace| join_net(namespace.as_fd()))
+}
+
 /// The files that the program will see; the procfs to look through, and the disk if it has one.
 fn build(
     plan: &Plan,
+    sources: Option<root::Sources>,
     placed: &[OwnedFd],
 ) -> std::result::Result<(OwnedFd, Option<OwnedFd>), Stopped> {
-    match &plan.files {
-        Files::Root(layout) => {
-            let built = build_root(plan, layout, placed)?;
-            Ok((built.proc, Some(built.disk)))
-        }
-        Files::Host { .. } => {
-            place_all(plan, placed, rustix::fs::CWD, &plan.identity)?;
-            Ok((open_host_proc().at(Step::Proc)?, None))
-        }
+    if let (Files::Root(layout), Some(sources)) = (&plan.files, sources) {
+        let built = build_root(plan, layout, &sources, placed)?;
+        return Ok((built.proc, Some(built.disk)));
     }
+    place_all(plan, placed, rustix::fs::CWD, &plan.identity)?;
+    Ok((open_host_proc().at(Step::Proc)?, None))
 }
 
 /// Nobody looks into us from now on, and the sandbox never outlives the keeper.
@@ -147,9 +163,9 @@ fn await_go(commands: &OwnedFd) -> Result<()> {
 fn build_root(
     plan: &Plan,
     layout: &Root,
+    sources: &root::Sources,
     placed: &[OwnedFd],
 ) -> std::result::Result<root::Built, Stopped> {
-    let sources = root::open_sources(layout)?;
     if let Identity::Mapped { inside, .. } = plan.identity {
         // With the sources open nothing needs the caller's id any more, and what we make in the root
         // must belong to an id that exists there.
@@ -159,8 +175,7 @@ fn build_root(
     // Changing ids made the kernel forget both.
     die_with_keeper().at(Step::Become)?;
     rustix::system::sethostname(layout.hostname.as_bytes()).at(Step::Hostname)?;
-    net::loopback_up().at(Step::Loopback)?;
-    root::build(layout, &sources, |top| place_all(plan, placed, top, &Identity::Caller))
+    root::build(layout, sources, |top| place_all(plan, placed, top, &Identity::Caller))
 }
 
 /// Copies the placed files in. A full disk is found here, before the program runs.
@@ -217,7 +232,7 @@ fn open_host_proc() -> Result<OwnedFd> {
     rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn null() -> Result<OwnedFd> {
+pub(crate) fn null() -> Result<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 

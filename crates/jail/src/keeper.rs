@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_sys::process::{
-    Cloned, NEW_IPC, NEW_MOUNT, NEW_NET, NEW_PID, NEW_USER, NEW_UTS, SingleThreaded, Wait,
-    clear_groups, clone, kill, reap_any,
+    Cloned, NEW_IPC, NEW_MOUNT, NEW_PID, NEW_USER, NEW_UTS, SingleThreaded, Wait,
+    clear_groups, clone, exit_now, kill, reap_any,
 };
 use belljar_sys::{Errno, Result, fd, spawn};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,7 +16,7 @@ use rustix::fs::FileType;
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
-use crate::cgroup::{Alarm, Group, WaysIn, errno};
+use crate::cgroup::{Alarm, Group, errno};
 use crate::plan::{Files, Identity, MapWriter, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
@@ -44,6 +44,16 @@ pub fn main() -> u8 {
         tell(&control, &message, workspace.as_ref())
     });
     u8::from(started.is_err())
+}
+
+/// The same for a keeper that is a mere copy of the engine's process. Never returns.
+pub fn main_as_copy(control: OwnedFd) -> ! {
+    let placed = fd::place_at(control, 0).and_then(|()| {
+        let null = init::null()?;
+        fd::place_at(&null, 1)?;
+        fd::place_at(&null, 2)
+    });
+    exit_now(if placed.is_ok() { main().into() } else { 1 })
 }
 
 /// Lets go of all that a careless parent left open, and of its terminal.
@@ -77,8 +87,8 @@ fn carry_out(control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>)
         Files::Root(_) => None,
     };
     let group = match &plan.cgroup {
-        Some(cgroup) => Some(create_group(cgroup)?),
-        None => None,
+        Some(cgroup) if Group::is_born_into(cgroup) => Some(create_group(cgroup)?),
+        Some(_) | None => None,
     };
     let mut keeper = Keeper::open(plan, opening, group)?;
     let outcome = keeper.run(control);
@@ -130,9 +140,7 @@ impl Keeper {
         let (gate, their_gate) = socket_pair().at(Step::Clone)?;
         // The kernel then tells the sender's pid as we see it, whatever namespace it is in.
         rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;
-        let ways_in = group.as_ref().map_or(Ok(WaysIn::default()), Group::ways_in);
-        let ways_in = ways_in.at(Step::Cgroup)?;
-        let alarm = group.as_ref().map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
+        let birthplace = group.as_ref().map_or(Ok(None), Group::birthplace).at(Step::Cgroup)?;
         let streams_are_pipes = opening.stdio[1..].iter().all(is_pipe);
         let inside = init::Ends {
             notes: their_notes,
@@ -140,7 +148,7 @@ impl Keeper {
             gate: their_gate,
             stdio: opening.stdio,
             placed: opening.placed,
-            ways_in,
+            birthplace,
         };
         let namespaces = prepare_identity(&plan).at(Step::Clone)?;
         // The copy starts as we are, and only a dumpable process lets its own user map its ids.
@@ -148,7 +156,7 @@ impl Keeper {
         let (init, init_fd) = match clone(&single, namespaces, None).at(Step::Clone)? {
             Cloned::Child => {
                 // The keeper's ends are not init's. Nothing else is dropped: init never returns.
-                drop((notes, commands, gate, alarm));
+                drop((notes, commands, gate));
                 init::run(&single, &plan, inside)
             }
             Cloned::Parent { child, pidfd } => (child, pidfd),
@@ -157,7 +165,7 @@ impl Keeper {
         let keeper = Self {
             plan,
             group,
-            alarm,
+            alarm: None,
             init,
             init_fd,
             notes,
@@ -172,7 +180,8 @@ impl Keeper {
     fn run(&mut self, control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
         map_ids(self.init, &self.plan.identity).at(Step::IdMap)?;
         rustix::io::write(&self.commands, b"g").at(Step::IdMap)?;
-        // Looked at while init is at work.
+        // All this while init is at work.
+        self.open_group()?;
         let outside = readback::own_namespaces();
         let (ready, pid) = self.await_ready(control)?;
         self.read_back(control, ready, pid, outside)?;
@@ -181,6 +190,28 @@ impl Keeper {
             rustix::io::write(&gate, b"g").at(Step::ReadBack)?;
         }
         Ok(self.supervise(control, released))
+    }
+
+    /// Makes the group, if it is not there yet, and opens it to the payload.
+    fn open_group(&mut self) -> std::result::Result<(), Failed> {
+        if let (None, Some(cgroup)) = (&self.group, &self.plan.cgroup) {
+            self.group = Some(create_group(cgroup)?);
+        }
+        let group = self.group.as_ref();
+        let doors = group.map_or(Ok(Vec::new()), Group::doors).at(Step::Cgroup)?;
+        if let Some(gate) = &self.gate {
+            let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
+            match fd::send(gate, b"d", &doors) {
+                // Init or the payload has stopped, which their note or their end tells better.
+                Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+                Err(errno) => return Err(Stopped::new(Step::Cgroup, errno).into()),
+            }
+        }
+        self.alarm = group.map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
+        if let (Some(group), Some(cgroup)) = (&mut self.group, &self.plan.cgroup) {
+            group.read_knobs_back(cgroup);
+        }
+        Ok(())
     }
 
     /// Waits until the payload has locked itself down.
@@ -448,8 +479,9 @@ fn prepare_identity(plan: &Plan) -> Result<u64> {
         // In the namespace setgroups is denied, so the caller's groups are left here.
         clear_groups()?;
     }
-    // The cgroup namespace comes later, in the payload, when it is in its group.
-    Ok(NEW_USER | NEW_PID | NEW_MOUNT | NEW_NET | NEW_IPC | NEW_UTS)
+    // Two come later, in the payload: the cgroup namespace when it is in its group, and the one of the
+    // network, which is dear and so made while init builds the root.
+    Ok(NEW_USER | NEW_PID | NEW_MOUNT | NEW_IPC | NEW_UTS)
 }
 
 fn map_ids(init: Pid, identity: &Identity) -> Result<()> {

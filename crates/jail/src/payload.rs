@@ -4,8 +4,10 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use belljar_sys::process::{execute, exit_now, forget_keyring, reset_signals, unshare_cgroup};
-use belljar_sys::{Errno, Result, fd};
+use belljar_sys::process::{
+    execute, exit_now, forget_keyring, reset_signals, unshare_cgroup, unshare_net,
+};
+use belljar_sys::{Errno, Result, fd, net};
 use rustix::fs::AtFlags;
 
 use crate::lockdown;
@@ -19,14 +21,12 @@ pub(crate) const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "u
 #[derive(Debug)]
 pub(crate) struct Ends {
     pub notes: OwnedFd,
-    /// Readable when the keeper releases us; closed when it gives up.
+    /// From the keeper: first the doors of the cgroup, then the release. Closed when it gives up.
     pub gate: OwnedFd,
-    /// From init: first "the root stands", with the procfs to look at ourselves through; then "I have
-    /// no privileges left". Closed when init is gone.
+    /// To init: our network namespace. From it: first "the root stands", with the procfs to look at
+    /// ourselves through; then "I have no privileges left". Closed when init is gone.
     pub orders: OwnedFd,
     pub stdio: [OwnedFd; 3],
-    /// v1 cgroups to join; see [`crate::cgroup::WaysIn`].
-    pub cgroup_doors: Vec<OwnedFd>,
 }
 
 /// Becomes the program, or tells why not. Never returns.
@@ -48,7 +48,10 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     // Prepared now: after the filter the fewer calls the better.
     let program = Exec::new(&plan.program).at(Step::Exec)?;
     start_session().at(Step::Session)?;
-    join_cgroup(&ends.cgroup_doors).at(Step::JoinCgroup)?;
+    if matches!(plan.files, Files::Root(_)) {
+        make_network(&ends.orders).at(Step::Loopback)?;
+    }
+    join_cgroup(&ends.gate).at(Step::JoinCgroup)?;
     if matches!(plan.files, Files::Root(_)) {
         // After joining, so that the group looks like the root of all groups from inside.
         unshare_cgroup().at(Step::CgroupNamespace)?;
@@ -97,8 +100,24 @@ fn await_root(orders: &OwnedFd) -> OwnedFd {
     proc.unwrap_or_else(|| exit_now(1)) // init is gone, and has said why if it could
 }
 
-fn join_cgroup(doors: &[OwnedFd]) -> Result<()> {
-    doors.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop))
+/// A network of our own, with nothing in it but loopback; init is told, and follows.
+fn make_network(orders: &OwnedFd) -> Result<()> {
+    unshare_net()?;
+    let namespace = net::loopback_up()?;
+    match fd::send(orders, b"n", &[namespace.as_fd()]) {
+        Err(Errno::PIPE | Errno::CONNRESET) => exit_now(1), // as below
+        result => result,
+    }
+}
+
+/// Moves through the doors of v1 that the keeper opened; in v2 we were born where we belong.
+fn join_cgroup(gate: &OwnedFd) -> Result<()> {
+    let mut word = [0u8; 1];
+    let received = fd::receive(gate, &mut word)?;
+    if received.length == 0 {
+        return Err(Errno::CANCELED);
+    }
+    received.fds.iter().try_for_each(|door| rustix::io::write(door, b"0").map(drop))
 }
 
 /// The inodes that name our namespaces; zero where one cannot be seen.

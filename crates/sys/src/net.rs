@@ -1,13 +1,17 @@
 //! The loopback interface of a fresh network namespace.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use crate::{Result, check};
+use crate::{Errno, Result, check};
 
-/// Sets `lo` up in the caller's network namespace; the kernel then gives it 127.0.0.1 and ::1.
-pub fn loopback_up() -> Result<()> {
+/// Of `linux/sockios.h`: the network namespace of a socket, as a descriptor.
+const SIOCGSKNS: libc::c_ulong = 0x894C;
+
+/// Sets `lo` up in the caller's network namespace; the kernel then gives it 127.0.0.1 and ::1. Answers
+/// with the namespace, which needs no /proc this way.
+pub fn loopback_up() -> Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: all-zero bytes are a valid `ifreq`: it is a name and a union of plain integers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -18,5 +22,9 @@ pub fn loopback_up() -> Result<()> {
     let answer =
         unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     check(answer.into())?;
-    Ok(())
+    // SAFETY: takes integers only; the answer is a new descriptor or -1.
+    let namespace = check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) }.into())?;
+    let namespace = i32::try_from(namespace).map_err(|_| Errno::BADF)?;
+    // SAFETY: the kernel just made this descriptor for us and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }

@@ -73,6 +73,63 @@ pub fn clone(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> 
     Ok(Cloned::Parent { child, pidfd })
 }
 
+/// A process that we started and shall reap.
+#[derive(Debug)]
+pub struct Child(Pid);
+
+impl Child {
+    /// `None` for a number that cannot be a process.
+    pub fn new(id: u32) -> Option<Self> {
+        Pid::from_raw(RawPid::try_from(id).ok()?).map(Self)
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Waits for its end. One that is not there to be waited for has been reaped already.
+    pub fn wait(self) {
+        rustix::io::retry_on_intr(|| {
+            rustix::process::waitpid(Some(self.0), rustix::process::WaitOptions::empty())
+        })
+        .ok();
+    }
+}
+
+/// Copies this process. In the copy the environment is gone, from memory too: what a caller keeps in
+/// its variables is no business of a sandbox.
+pub fn fork(single: &SingleThreaded) -> Result<Option<Child>> {
+    match clone(single, 0, None)? {
+        Cloned::Parent { child, .. } => Ok(Some(Child(child))),
+        Cloned::Child => {
+            wipe_environment();
+            Ok(None)
+        }
+    }
+}
+
+fn wipe_environment() {
+    unsafe extern "C" {
+        static mut environ: *mut *mut libc::c_char;
+    }
+    // SAFETY: the C library's own variable; we are the only thread, as `fork` was shown.
+    let mut variables = unsafe { environ };
+    if variables.is_null() {
+        return;
+    }
+    // SAFETY: the list ends with a null pointer, and we stop there.
+    while let Some(text) = ptr::NonNull::new(unsafe { *variables }) {
+        // SAFETY: each entry is a C string in writable memory: the initial stack, or the C library's.
+        let length = unsafe { libc::strlen(text.as_ptr()) };
+        // SAFETY: as above; exactly the string's own bytes.
+        unsafe { ptr::write_bytes(text.as_ptr(), 0, length) };
+        // SAFETY: the entry is writable, and emptying the list from its start keeps it ended.
+        unsafe { *variables = ptr::null_mut() };
+        // SAFETY: the entry was not the last: its own end is still to come.
+        variables = unsafe { variables.add(1) };
+    }
+}
+
 /// Ends this process now: no destructors, no exit handlers, no flushing of a parent's buffers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: takes an integer and does not return.
@@ -253,6 +310,20 @@ pub fn child_signals() -> Result<OwnedFd> {
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     // SAFETY: the kernel just made this descriptor for us and nobody else knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Leaves for a network namespace of its own, in which nothing is up.
+pub fn unshare_net() -> Result<()> {
+    // SAFETY: takes an integer only; this flag leaves descriptors and memory as they are.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }.into())?;
+    Ok(())
+}
+
+/// Joins the network namespace behind a descriptor.
+pub fn join_net(namespace: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: takes integers only; the descriptor is borrowed open.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }.into())?;
+    Ok(())
 }
 
 /// Makes the cgroup we are in look like the root of all cgroups, to us and all we start.

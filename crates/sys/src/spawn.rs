@@ -4,20 +4,23 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use crate::process::Child;
 
 /// Starts `program` with `socket` as its standard input, no environment and silent outputs.
 ///
 /// Everything else it needs travels over the socket, so that no descriptor has to be inherited by
 /// number and the standard library can use its quick spawn.
 pub fn with_socket(program: &Path, args: &[&str], socket: OwnedFd) -> io::Result<Child> {
-    command(program.as_os_str())
+    let started = command(program.as_os_str())
         .args(args)
         .env_clear()
         .stdin(Stdio::from(socket))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .spawn()
+        .spawn()?;
+    Child::new(started.id()).ok_or_else(|| io::Error::other("a process without a number"))
 }
 
 /// Runs a helper program of the host to its end and returns what it printed.

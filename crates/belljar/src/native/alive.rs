@@ -1,10 +1,10 @@
 //! Keepers that have not exited yet. Who drops a run does not wait for its end, but somebody may want
 //! to: a command on Ctrl-C, a server that drains.
 
-use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_sys::process::Child;
 use tokio::sync::watch;
 
 /// Counts the keepers of one engine.
@@ -27,11 +27,11 @@ impl Alive {
     }
 
     /// Reaps a keeper whose run was dropped, on a thread of its own: dropping must not block.
-    pub(crate) fn see_off(&self, mut child: Child) {
+    pub(crate) fn see_off(&self, child: Child) {
         let this = self.clone();
         std::thread::spawn(move || {
-            // It ends by itself when its socket closes; an error means that it is gone already.
-            child.wait().ok();
+            // It ends by itself when its socket closes.
+            child.wait();
             this.reaped();
         });
     }

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::Child;
 
 use belljar_jail::plan::Plan;
 use belljar_jail::report::{Cause, Command, Message, Report, Started};
 use belljar_jail::{KEEPER_ROLE, wire};
+use belljar_sys::process::{Child, SingleThreaded, fork};
 use belljar_sys::{fd, spawn};
 use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -34,6 +34,42 @@ pub(crate) struct Finished {
     pub workspace: Option<OwnedFd>,
 }
 
+/// A keeper that exists before there is an engine; see [`start_ahead`].
+#[derive(Debug)]
+pub struct Ahead {
+    // Dropped first: to a keeper its closed socket means the end.
+    control: OwnedFd,
+    child: Option<Child>,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ok();
+            child.wait();
+        }
+    }
+}
+
+/// Starts a keeper by a mere copy of this process, for the one run that it will make: half a
+/// millisecond sooner than by starting the binary again. `None` when that cannot be done; a keeper is
+/// then started in the ordinary way.
+///
+/// Call it first in `main`, after [`crate::enter_role`]: before any thread exists, and before anything
+/// is read that a sandbox has no business with. The copy forgets the environment.
+pub fn start_ahead() -> Option<Ahead> {
+    let single = SingleThreaded::prove().ok()?;
+    let (control, theirs) = wire::control_pair().ok()?;
+    rustix::io::ioctl_fionbio(&control, true).ok()?;
+    match fork(&single).ok()? {
+        Some(child) => Some(Ahead { control, child: Some(child) }),
+        None => {
+            drop(control);
+            belljar_jail::keeper::main_as_copy(theirs)
+        }
+    }
+}
+
 /// A keeper that was started before its plan is made, so that both happen at once.
 #[derive(Debug)]
 pub(crate) struct Spare {
@@ -55,8 +91,19 @@ impl Spare {
         let (control, theirs) = wire::control_pair()?;
         rustix::io::ioctl_fionbio(&control, true)?;
         let child = spawn::with_socket(launcher, &[KEEPER_ROLE], theirs)?;
+        Ok(Self::of(control, child, alive))
+    }
+
+    /// Takes over one that was there before the engine.
+    pub(crate) fn take_over(mut ahead: Ahead, alive: &Alive) -> Option<Self> {
+        let child = ahead.child.take()?;
+        let control = ahead.control.try_clone().ok()?;
+        Some(Self::of(control, child, alive))
+    }
+
+    fn of(control: OwnedFd, child: Child, alive: &Alive) -> Self {
         alive.started();
-        Ok(Self { control, process: Process { child: Some(child), alive: alive.clone() } })
+        Self { control, process: Process { child: Some(child), alive: alive.clone() } }
     }
 }
 
@@ -119,8 +166,8 @@ impl Keeper {
     pub(crate) fn reap(mut self) {
         // To the keeper a closed socket means the end. One that has exited does not mind.
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ok();
-        if let Some(mut child) = self.process.child.take() {
-            child.wait().ok();
+        if let Some(child) = self.process.child.take() {
+            child.wait();
             self.process.alive.reaped();
         }
     }

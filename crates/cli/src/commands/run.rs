@@ -5,16 +5,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use belljar::{
-    Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome,
+    Ahead, Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome,
     RunRequest, SpecError, Workspace,
 };
 
 use crate::args::{LimitArgs, Run};
 use crate::render::{self, Live};
 
-pub(crate) async fn run(args: Run) -> u8 {
+pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
     let (as_json, quiet) = (args.json, args.quiet);
-    match carry_out(args).await {
+    match carry_out(args, ahead).await {
         Ok(outcome) => {
             if as_json {
                 let printed = render::json(&outcome);
@@ -36,9 +36,12 @@ pub(crate) async fn run(args: Run) -> u8 {
     }
 }
 
-async fn carry_out(args: Run) -> Result<Outcome, Error> {
+async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<Outcome, Error> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
-    let engine = Engine::open(Config { fault, prestart: true, ..Config::default() })?;
+    let mut engine = Engine::open(Config { fault, ..Config::default() })?;
+    if let Some(ahead) = ahead {
+        engine = engine.with_keeper(ahead);
+    }
     let (out, as_json, raw, quiet) = (args.out.clone(), args.json, args.raw, args.quiet);
     let mut run = engine.prepare(request(args)?)?;
     if let Some(directory) = out {
