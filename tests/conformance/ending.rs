@@ -194,14 +194,14 @@ each_level!(killing_belljar_ends_everything, |level| {
 });
 
 fn keeper_of(belljar: u32) -> Pid {
-    let keepers = processes_with("__keeper");
-    let ours = keepers.into_iter().map(|(pid, _)| pid).find(|pid| {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        let stat = stat.unwrap_or_default();
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-        parent.and_then(|parent| parent.parse().ok()) == Some(belljar)
+    let children = fs::read_to_string(format!("/proc/{belljar}/task/{belljar}/children"));
+    let children = children.expect("the kernel lists children");
+    let keeper = children.split_whitespace().find(|pid| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim() == "belljar-keeper"
     });
-    ours.expect("belljar has a keeper")
+    let keeper = keeper.and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+    keeper.expect("belljar has a keeper")
 }
 
 each_level!(killing_the_keeper_ends_everything, |level| {

@@ -4,10 +4,12 @@ use belljar::{Step, step_name};
 
 use crate::guard::{Guarded, Mark, belljar_command};
 
-/// Every call of this name fails with EPERM for belljar and all that it starts.
+/// Every call of this name fails with EPERM for belljar and all that it starts; with `:when=2` only a
+/// process's second one.
 fn refused(call: &str, level: &str) -> (Guarded, Mark) {
     let mark = Mark::new();
-    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:error=EPERM"));
+    let (name, when) = call.split_once(':').unwrap_or((call, "when=1+"));
+    let (trace, inject) = (format!("trace={name}"), format!("inject={name}:error=EPERM:{when}"));
     // The shell tells the process id that belljar will have: strace itself is the guard's child.
     let before = [
         "/usr/bin/strace",
@@ -81,6 +83,11 @@ fn refused_landlock_rules_are_told() {
 #[test]
 fn a_refused_cgroup_namespace_is_told() {
     stops_at("unshare", "standard", Step::CgroupNamespace);
+}
+
+#[test]
+fn a_refused_network_is_told() {
+    stops_at("unshare:when=2", "standard", Step::Loopback);
 }
 
 #[test]

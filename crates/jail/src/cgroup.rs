@@ -86,9 +86,7 @@ impl Group {
     pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let parts = self.parts.iter().filter(|part| part.version == CgroupVersion::V1);
-        parts
-            .map(|part| rustix::fs::open(part.path.join("tasks"), flags, Mode::empty()))
-            .collect()
+        parts.map(|part| rustix::fs::open(part.path.join("tasks"), flags, Mode::empty())).collect()
     }
 
     /// Looks whether every knob holds what was written. The group's own business, so it is done while

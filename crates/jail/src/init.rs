@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_sys::process::{
-    Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, join_net, kill_everyone,
-    reap_any, set_gid, set_uid,
+    Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, join_net,
+    kill_everyone, reap_any, set_gid, set_uid,
 };
 use belljar_sys::{Errno, Result, fd};
 use rustix::event::{PollFd, PollFlags, poll};

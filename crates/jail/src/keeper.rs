@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_sys::process::{
-    Cloned, NEW_IPC, NEW_MOUNT, NEW_PID, NEW_USER, NEW_UTS, SingleThreaded, Wait,
-    clear_groups, clone, exit_now, kill, reap_any,
+    Cloned, NEW_IPC, NEW_MOUNT, NEW_PID, NEW_USER, NEW_UTS, SingleThreaded, Wait, clear_groups,
+    clone, exit_now, kill, reap_any,
 };
 use belljar_sys::{Errno, Result, fd, spawn};
 use rustix::event::{PollFd, PollFlags, poll};

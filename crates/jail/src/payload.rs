@@ -48,13 +48,11 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     // Prepared now: after the filter the fewer calls the better.
     let program = Exec::new(&plan.program).at(Step::Exec)?;
     start_session().at(Step::Session)?;
-    if matches!(plan.files, Files::Root(_)) {
-        make_network(&ends.orders).at(Step::Loopback)?;
-    }
     join_cgroup(&ends.gate).at(Step::JoinCgroup)?;
     if matches!(plan.files, Files::Root(_)) {
         // After joining, so that the group looks like the root of all groups from inside.
         unshare_cgroup().at(Step::CgroupNamespace)?;
+        make_network(&ends.orders).at(Step::Loopback)?;
     }
     for (stream, number) in ends.stdio.iter().zip(0..) {
         fd::place_at(stream, number).at(Step::Descriptors)?;
