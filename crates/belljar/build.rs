@@ -1,13 +1,17 @@
 //! Turns the seccomp rules (`src/seccomp/*.toml`) into the static table that `seccomp.rs` includes,
 //! so that nothing is parsed when a run starts, and stops the build at a rule that cannot be right:
 //! an unknown call, one named twice, a missing reason, a test that does not parse.
+//!
+//! And builds the library that a warmed interpreter loads. It is linked to the C library of the host, as
+//! the interpreter is, while all the rest is one static file; so it takes a cargo of its own.
 #![allow(clippy::print_stdout, reason = "a build script speaks to cargo on its standard output")]
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 use syscalls::{aarch64, x86_64};
 
@@ -51,6 +55,7 @@ type Constants = BTreeMap<String, u32>;
 type Decisions = BTreeMap<String, [Option<usize>; LAYERS.len()]>;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    build_zygote()?;
     let folder = Path::new("src/seccomp");
     println!("cargo::rerun-if-changed={}", folder.display());
     let constants: Constants = toml::from_str(&fs::read_to_string(folder.join("constants.toml"))?)?;
@@ -87,6 +92,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     let out = env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
     fs::write(Path::new(&out).join("seccomp_table.rs"), table)?;
+    Ok(())
+}
+
+fn build_zygote() -> Result<(), Box<dyn Error>> {
+    for part in ["sys", "jail", "zygote"] {
+        println!("cargo::rerun-if-changed=../{part}/src");
+    }
+    let (target, out) = (env::var("TARGET")?, PathBuf::from(env::var("OUT_DIR")?));
+    let folder = out.join("zygote");
+    #[expect(clippy::disallowed_methods, reason = "a build script has no other way to start cargo")]
+    let status = Command::new(env::var("CARGO")?)
+        .args(["build", "--quiet", "--package", "belljar-zygote", "--profile", "zygote"])
+        .args(["--target", &target, "--target-dir"])
+        .arg(&folder)
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=-crt-static")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER") // clippy's, which builds nothing
+        .status()?;
+    if !status.success() {
+        return Err("cannot build belljar-zygote: see above".into());
+    }
+    let built = folder.join(target).join("zygote/libbelljar_zygote.so");
+    fs::copy(&built, out.join("belljar_zygote.so"))?;
     Ok(())
 }
 

@@ -6,22 +6,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use belljar_jail::layer::Layer;
-use belljar_jail::plan::Fault;
+use belljar_jail::plan::{Delivery, Fault, Hold};
 
 use crate::attack;
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
-use crate::model::outcome::{Outcome, Stream};
+use crate::model::outcome::{Outcome, Start, Stream};
 use crate::model::receipt::{Receipt, Versions};
-use crate::model::request::RunRequest;
+use crate::model::request::{RunRequest, StartRequest};
 use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
+use crate::native::park::{Holdings, Parked};
+use crate::native::plan::Planned;
 use crate::native::run::{Ahead, Finished, Keeper, Spare};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
+use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
 
 /// Takes one of our own roles if this process was started for it. Call it first in `main`, before any
 /// thread exists; when it answers, return that code at once.
@@ -42,6 +45,9 @@ pub struct Config {
     pub launcher: PathBuf,
     /// Directories with language files, beside the built-in ones. Later ones win.
     pub language_directories: Vec<PathBuf>,
+    /// Keep sandboxes ready ahead of the runs that will want them: for a process that lives long.
+    /// [`Engine::tend_pool`] must then be running.
+    pub pool: Option<PoolConfig>,
     /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
     pub fault: Option<Fault>,
 }
@@ -56,7 +62,7 @@ impl Default for Config {
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
         let launcher = PathBuf::from("/proc/self/exe");
-        Self { launcher, language_directories, fault: None }
+        Self { launcher, language_directories, pool: None, fault: None }
     }
 }
 
@@ -68,6 +74,7 @@ pub struct Engine {
     languages: Languages,
     alive: Alive,
     spare: Arc<Mutex<Option<Spare>>>,
+    pool: Option<Arc<Pool>>,
 }
 
 impl Engine {
@@ -82,7 +89,8 @@ impl Engine {
         let host = Host::look();
         native::sweep(&host);
         let (alive, spare) = (Alive::default(), Arc::default());
-        Ok(Self { config, host, languages, alive, spare })
+        let pool = config.pool.clone().map(|config| Arc::new(Pool::new(config)));
+        Ok(Self { config, host, languages, alive, spare, pool })
     }
 
     /// Gives the first run a keeper that was started ahead.
@@ -101,6 +109,75 @@ impl Engine {
             None => Spare::start(&self.config.launcher, &self.alive)?,
         };
         Keeper::adopt(spare)
+    }
+
+    /// Keeps the pool as its configuration says, until dropped. Run it once, beside everything else, in
+    /// the runtime that runs the requests.
+    pub async fn tend_pool(&self) {
+        match &self.pool {
+            Some(pool) => pool.tend(self).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What the pool holds and has done; `None` without one.
+    pub fn pool_stats(&self) -> Option<PoolStats> {
+        self.pool.as_ref().map(|pool| pool.stats())
+    }
+
+    /// Lets go of every sandbox that waits, and of the zygotes.
+    pub fn empty_pool(&self) {
+        if let Some(pool) = &self.pool {
+            pool.empty();
+        }
+    }
+
+    /// Makes a sandbox of a profile, to wait for its program.
+    pub(crate) async fn park(&self, pool: &Pool, profile: &Profile) -> Result<Parked, Error> {
+        let language = self.languages.get(profile.language())?;
+        let interpreter = language.find()?;
+        let (keeper, zygote) = match profile.hold {
+            Hold::Forked => {
+                let (spare, zygote) = pool.copy(self, language, &interpreter).await?;
+                (Keeper::adopt(spare), Some(zygote))
+            }
+            Hold::Exec | Hold::Started => {
+                (Spare::start(&self.config.launcher, &self.alive).and_then(Keeper::adopt), None)
+            }
+        };
+        let keeper = keeper.map_err(Error::backend("start a keeper"))?;
+        let grounds = zygote.as_ref().and_then(|zygote| zygote.grounds());
+        let id = new_id()?;
+        let cgroups = match &grounds {
+            Some(grounds) => Ok(grounds.places.clone()),
+            None => self.cgroups(&profile.spec, &id, keeper.id()).await,
+        };
+        let prepared = Prepared {
+            id: &id,
+            spec: &profile.spec,
+            host: &self.host,
+            cgroups: &cgroups,
+            language: Some(language),
+            interpreter: Some(&interpreter),
+            keeper: keeper.id(),
+            keep_workspace: false,
+            hold: Some(profile.hold),
+            zygote_ids: zygote.and_then(|zygote| zygote.ids),
+            fault: self.config.fault,
+        };
+        match prepared.plan() {
+            Ok((planned, claim)) => {
+                Parked::make(id, keeper, planned, Holdings { claim, grounds }).await
+            }
+            Err(error) => {
+                keeper.reap();
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn alive(&self) -> &Alive {
+        &self.alive
     }
 
     /// Waits until every run, those that were dropped too, has ended wholly; for so long at most. Says
@@ -130,7 +207,7 @@ impl Engine {
 
     /// Checks a request and makes it ready to run; see [`Run`] for output as it comes and results.
     pub fn prepare(&self, request: RunRequest) -> Result<Run<'_>, Error> {
-        let language = self.language_of(&request)?;
+        let (language, start) = (self.language_of(&request)?, request.start);
         let facts =
             language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
         let spec = Spec::resolve(request, facts.as_ref())?;
@@ -145,7 +222,22 @@ impl Engine {
             Program::Code { .. } => language.map(Language::find).transpose()?,
             Program::Command { .. } => None,
         };
-        Ok(Run { engine: self, spec, language, interpreter, out: None })
+        Ok(Run { engine: self, spec, language, interpreter, out: None, start })
+    }
+
+    /// The place of a run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
+    async fn cgroups(&self, spec: &Spec, id: &str, keeper: u32) -> Result<Places, String> {
+        let host = &self.host;
+        if !spec.level.has_namespaces() {
+            return Err(format!("level {} has no cgroup", spec.level));
+        }
+        if !matches!(host.cgroups, Cgroups::Scope { .. }) {
+            return host.cgroups.provide(host.uid, id, keeper);
+        }
+        let (cgroups, uid, id) = (host.cgroups.clone(), host.uid, id.to_owned());
+        tokio::task::spawn_blocking(move || cgroups.provide(uid, &id, keeper))
+            .await
+            .unwrap_or_else(|error| Err(format!("asking for a scope broke: {error}")))
     }
 
     fn language_of(&self, request: &RunRequest) -> Result<Option<&Language>, SpecError> {
@@ -169,11 +261,24 @@ pub struct Run<'a> {
     language: Option<&'a Language>,
     interpreter: Option<Interpreter>,
     out: Option<PathBuf>,
+    start: StartRequest,
 }
 
 impl Run<'_> {
     pub fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    pub(crate) fn language(&self) -> Option<&Language> {
+        self.language
+    }
+
+    pub(crate) fn keeps_files(&self) -> bool {
+        self.out.is_some()
+    }
+
+    pub(crate) fn can_fork(&self) -> bool {
+        self.engine.pool.as_ref().zip(self.language).is_some_and(|(pool, one)| pool.can_fork(one))
     }
 
     /// Copies what the program leaves in /workspace to this directory, which must be new or empty.
@@ -202,9 +307,12 @@ impl Run<'_> {
         self,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
+        if let Some(warm) = self.try_warm(sink).await? {
+            return Ok((warm, None));
+        }
         let id = new_id()?;
         let keeper = self.engine.keeper().map_err(Error::backend("start a keeper"))?;
-        let cgroups = self.cgroups(&id, keeper.id()).await;
+        let cgroups = self.engine.cgroups(&self.spec, &id, keeper.id()).await;
         let prepared = Prepared {
             id: &id,
             spec: &self.spec,
@@ -214,6 +322,8 @@ impl Run<'_> {
             interpreter: self.interpreter.as_ref(),
             keeper: keeper.id(),
             keep_workspace: self.out.is_some(),
+            hold: None,
+            zygote_ids: None,
             fault: self.engine.config.fault,
         };
         let (planned, _claim) = match prepared.plan() {
@@ -234,30 +344,56 @@ impl Run<'_> {
             }
             _ => None,
         };
-        let receipt = Receipt {
-            level: self.spec.level,
-            layers: finished.started.checks.clone(),
-            missing: planned.missing,
-            spec_digest: self.spec.digest(),
-            versions: self.versions(&planned.plan.program.path),
-        };
-        let outcome = self.outcome(id, finished, receipt)?;
+        let outcome = self.outcome(id, finished, planned, Start::Cold)?;
         Ok((outcome, copied))
     }
 
-    /// The place of this run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
-    async fn cgroups(&self, id: &str, keeper: u32) -> Result<Places, String> {
-        let host = &self.engine.host;
-        if !self.spec.level.has_namespaces() {
-            return Err(format!("level {} has no cgroup", self.spec.level));
+    /// Runs in a sandbox that was made ahead, if that is possible and wanted.
+    async fn try_warm(
+        &self,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<Option<Outcome>, Error> {
+        let Some(pool) = self.engine.pool.as_ref().filter(|_| self.start != StartRequest::Cold)
+        else {
+            return self.must_be_cold("no pool is kept here: start one with \"belljar serve\"");
+        };
+        let wanted = match pool::Wanted::new(self) {
+            Ok(wanted) => wanted,
+            Err(why) => return self.must_be_cold(why),
+        };
+        let program =
+            native::plan::invocation(&self.spec, self.language, self.interpreter.as_ref())?;
+        let delivery = Delivery {
+            argv: program.argv,
+            environment: program.environment,
+            placed: native::park::placed(&self.spec),
+            wall_ms: self.spec.limits.wall_ms,
+        };
+        loop {
+            let parked = match (pool.take(&wanted), self.start) {
+                (Some(parked), _) => parked,
+                (None, StartRequest::Warm) => self.engine.park(pool, &wanted.profile).await?,
+                (None, StartRequest::Any | StartRequest::Cold) => return Ok(None),
+            };
+            let id = parked.id.clone();
+            match parked.run(&self.spec, &delivery, sink).await {
+                (Ok(finished), planned) => {
+                    return self.outcome(id, finished, planned, Start::Warm).map(Some);
+                }
+                (Err(Some(error)), _) => return Err(error),
+                (Err(None), _) => {} // it died while it waited: another one
+            }
         }
-        if !matches!(host.cgroups, Cgroups::Scope { .. }) {
-            return host.cgroups.provide(host.uid, id, keeper);
+    }
+
+    /// `None`, unless a warm start was insisted on.
+    fn must_be_cold(&self, why: &str) -> Result<Option<Outcome>, Error> {
+        match self.start {
+            StartRequest::Any | StartRequest::Cold => Ok(None),
+            StartRequest::Warm => {
+                Err(SpecError::new("start", format!("cannot be warm: {why}")).into())
+            }
         }
-        let (cgroups, uid, id) = (host.cgroups.clone(), host.uid, id.to_owned());
-        tokio::task::spawn_blocking(move || cgroups.provide(uid, &id, keeper))
-            .await
-            .unwrap_or_else(|error| Err(format!("asking for a scope broke: {error}")))
     }
 
     fn versions(&self, program: &std::path::Path) -> Versions {
@@ -268,7 +404,25 @@ impl Run<'_> {
         }
     }
 
-    fn outcome(&self, id: String, finished: Finished, receipt: Receipt) -> Result<Outcome, Error> {
+    fn outcome(
+        &self,
+        id: String,
+        finished: Finished,
+        planned: Planned,
+        start: Start,
+    ) -> Result<Outcome, Error> {
+        let mut layers = finished.started.checks.clone();
+        if let Some(clock) = layers.iter_mut().find(|check| check.name == Layer::WallTimeout) {
+            // What was made ahead got its deadline with the program.
+            clock.mechanism = format!("monotonic clock, {} ms", self.spec.limits.wall_ms);
+        }
+        let receipt = Receipt {
+            level: self.spec.level,
+            layers,
+            missing: planned.missing,
+            spec_digest: self.spec.digest(),
+            versions: self.versions(&planned.plan.program.path),
+        };
         let layers: Vec<Layer> = receipt.layers.iter().map(|check| check.name).collect();
         let facts = native::Facts {
             report: &finished.report,
@@ -304,6 +458,7 @@ impl Run<'_> {
             limits,
             events: judged.events,
             labels: self.spec.labels.clone(),
+            start,
             receipt,
         })
     }

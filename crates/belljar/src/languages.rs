@@ -35,6 +35,46 @@ pub struct Language {
     pub install: String,
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
+    /// How it is kept ready before there is a program. Without this every run starts cold.
+    pub warm: Option<Warm>,
+}
+
+/// How a language is kept ready.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Warm {
+    pub how: How,
+    /// What the interpreter runs to wait for its program: a file beside this one.
+    #[serde(default)]
+    pub script: String,
+    /// What follows a zygote's interpreter, `modules` after that. `{text}` stands for the script itself.
+    #[serde(default)]
+    pub zygote: Vec<String>,
+    /// What follows an interpreter that is started in its sandbox, `modules` after that. `{script}`
+    /// stands for the path of the script there, `{file}` for the program's.
+    #[serde(default)]
+    pub start: Vec<String>,
+    /// What is loaded before the program comes; what is not installed is left out.
+    #[serde(default)]
+    pub modules: Vec<String>,
+    /// More variables while it loads them; the program does not see these.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// The script, read.
+    #[serde(skip)]
+    pub text: String,
+}
+
+/// What waits for the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// A copy of a zygote; at strict, where nothing is shared, an interpreter that was started.
+    Fork,
+    /// An interpreter that was started.
+    Start,
+    /// A sandbox in which the interpreter is started when the program comes.
+    Park,
 }
 
 /// An interpreter found on this host.
@@ -52,6 +92,12 @@ static BUILT_IN: [&str; 3] = [
     include_str!("languages/node.toml"),
 ];
 
+/// The scripts of the built-in ones.
+static SCRIPTS: [(&str, &str); 2] = [
+    ("python.py", include_str!("languages/python.py")),
+    ("node.cjs", include_str!("languages/node.cjs")),
+];
+
 /// All languages known to an engine.
 #[derive(Clone, Debug)]
 pub struct Languages {
@@ -63,7 +109,7 @@ impl Languages {
     pub fn load(directories: &[PathBuf]) -> Result<Self, SpecError> {
         let mut languages = Self { all: Vec::new() };
         for text in BUILT_IN {
-            languages.add(text, "built-in")?;
+            languages.add(text, "built-in", None)?;
         }
         for directory in directories {
             languages.add_directory(directory)?;
@@ -81,13 +127,13 @@ impl Languages {
             let text = std::fs::read_to_string(path).map_err(|error| {
                 SpecError::new(path.display().to_string(), error.to_string().trim_end().to_owned())
             })?;
-            self.add(&text, &path.display().to_string())?;
+            self.add(&text, &path.display().to_string(), Some(directory))?;
         }
         Ok(())
     }
 
-    fn add(&mut self, text: &str, origin: &str) -> Result<(), SpecError> {
-        let language: Language = toml::from_str(text).map_err(|error| {
+    fn add(&mut self, text: &str, origin: &str, directory: Option<&Path>) -> Result<(), SpecError> {
+        let mut language: Language = toml::from_str(text).map_err(|error| {
             SpecError::new(
                 format!("language file {origin}"),
                 error.to_string().trim_end().to_owned(),
@@ -96,6 +142,12 @@ impl Languages {
         if language.commands.is_empty() || language.name.is_empty() {
             let reason = "needs a name and at least one command";
             return Err(SpecError::new(format!("language file {origin}"), reason));
+        }
+        if let Some(warm) = language.warm.as_mut().filter(|warm| !warm.script.is_empty()) {
+            warm.text = script(&warm.script, directory).map_err(|error| {
+                let reason = format!("cannot read its script {}: {error}", warm.script);
+                SpecError::new(format!("language file {origin}"), reason)
+            })?;
         }
         self.all.retain(|known| known.name != language.name);
         self.all.push(language);
@@ -211,6 +263,17 @@ fn prefix_of(path: &Path) -> Option<PathBuf> {
         .parent()
         .filter(|above| directory.ends_with("bin") && above.components().count() > 2);
     Some(above.unwrap_or(directory).to_owned())
+}
+
+/// A file beside the language's own; the built-in ones are there for all.
+fn script(name: &str, directory: Option<&Path>) -> std::io::Result<String> {
+    let beside = directory.map(|directory| directory.join(name)).filter(|path| path.exists());
+    let built_in = SCRIPTS.iter().find(|(known, _)| *known == name);
+    match (beside, built_in) {
+        (Some(path), _) => std::fs::read_to_string(path),
+        (None, Some((_, text))) => Ok((*text).to_owned()),
+        (None, None) => Err(std::io::ErrorKind::NotFound.into()),
+    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ pub mod languages;
 mod model;
 mod native;
 mod output_files;
+mod pool;
 pub mod seccomp;
 
 pub use batch::Budget;
@@ -45,10 +46,10 @@ pub use model::error::{Error, SpecError, step_name};
 pub use model::level::Level;
 pub use model::limits::{Limits, LimitsRequest, Used};
 pub use model::outcome::{
-    Captured, DiskLimit, Event, EventKind, Evidence, FaultDomain, Outcome, Stream, Verdict,
+    Captured, DiskLimit, Event, EventKind, Evidence, FaultDomain, Outcome, Start, Stream, Verdict,
 };
 pub use model::receipt::{Missing, Receipt, Versions};
-pub use model::request::{Data, RunRequest, Workspace};
+pub use model::request::{Data, RunRequest, StartRequest, Workspace};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;
@@ -56,3 +57,4 @@ pub use native::host::Host;
 pub use native::run::{Ahead, start_ahead};
 pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};
+pub use pool::{PoolConfig, PoolStats, ShelfStats, ZygoteStats};

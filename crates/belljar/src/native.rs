@@ -11,16 +11,18 @@ mod golden;
 pub(crate) mod host;
 mod identity;
 mod layout;
-mod plan;
+pub(crate) mod park;
+pub(crate) mod plan;
 pub(crate) mod run;
-mod sweep;
+pub(crate) mod sweep;
 pub(crate) mod systemd;
 mod verdict;
+pub(crate) mod zygote;
 
-use belljar_jail::plan::Fault;
+use belljar_jail::plan::{Fault, Hold};
 use belljar_jail::report::{End, Report};
 
-pub(crate) use identity::subordinate_ranges;
+pub(crate) use identity::{subordinate_ranges, zygote_ids};
 pub(crate) use sweep::sweep;
 pub(crate) use verdict::{Facts, judge, usage};
 
@@ -40,6 +42,10 @@ pub(crate) struct Prepared<'a> {
     pub interpreter: Option<&'a Interpreter>,
     pub keeper: u32,
     pub keep_workspace: bool,
+    /// Make a sandbox that waits.
+    pub hold: Option<Hold>,
+    /// The ids of the zygote whose copy it will be, if they are not the caller's.
+    pub zygote_ids: Option<(u32, u32)>,
     pub fault: Option<Fault>,
 }
 
@@ -52,7 +58,10 @@ impl Prepared<'_> {
             .as_ref()
             .map(|one| HostWorkspace::open(one, self.spec.level))
             .transpose()?;
-        let chosen = identity::choose(self.spec, self.host, self.keeper, workspace.as_ref())?;
+        let chosen = match self.zygote_ids {
+            Some(ids) => identity::of_zygote(ids),
+            None => identity::choose(self.spec, self.host, self.keeper, workspace.as_ref())?,
+        };
         check_readable(self.host, workspace.as_ref(), &chosen.identity)?;
         let name = sweep::name(self.id);
         let planned = plan::make(&plan::Inputs {
@@ -66,6 +75,7 @@ impl Prepared<'_> {
             workspace: workspace.as_ref(),
             identity: chosen.identity.clone(),
             keep_workspace: self.keep_workspace,
+            hold: self.hold,
             fault: self.fault,
         })?;
         Ok((planned, chosen))

@@ -7,20 +7,18 @@ mod render;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rustix::process::{Resource, getrlimit};
 
 /// Open files at once: pipes, sockets and what a run is given.
-const LEAST_FILES: u64 = 32;
+const LEAST_FILES: i32 = 32;
 
 fn main() -> ExitCode {
     // Before any thread or runtime: this binary is also the keeper, and the attacker in doctor --attack.
     if let Some(code) = belljar::enter_role() {
         return code;
     }
-    // The runtime would not say it so plainly.
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if files < LEAST_FILES {
-        let why = format!("may open {files} files at once, needs {LEAST_FILES}: ulimit -n 1024");
+    // The runtime would not say it so plainly. A copy of that number shows that there is room.
+    if rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), LEAST_FILES).is_err() {
+        let why = format!("needs {LEAST_FILES} open files and more: ulimit -n 1024");
         return ExitCode::from(render::trouble(&why, 125));
     }
     // The sooner the better: it makes itself ready while we read the arguments.

@@ -19,6 +19,7 @@ use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
 
 use crate::plan::{Files, Identity, Placed, Plan, Root};
 use crate::report::{At, Disk, Ending, Note, Step, Stopped};
+use crate::wire::receive_placed;
 use crate::{lockdown, payload, root, tree};
 
 const COPY_BYTES: usize = 256 << 10;
@@ -92,7 +93,7 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     // Only now may the payload show itself: no hostile code runs beside an init with privileges.
     order(&orders, b"g", &[]).at(Step::InitLockdown)?;
     drop(orders);
-    let ended = supervise(child, &commands, &signals).at(Step::Fork)?;
+    let ended = supervise(child, &commands, &signals, &notes)?;
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
 }
 
@@ -264,26 +265,52 @@ impl Seen {
 }
 
 /// Reaps until the program has ended or the keeper says so; then ends all that is left.
-fn supervise(program: Pid, commands: &OwnedFd, signals: &OwnedFd) -> Result<Seen> {
+fn supervise(
+    program: Pid,
+    commands: &OwnedFd,
+    signals: &OwnedFd,
+    notes: &OwnedFd,
+) -> std::result::Result<Seen, Stopped> {
     let program = program.as_raw_nonzero().get();
     let mut seen = Seen::default();
     while seen.program.is_none() {
         let mut fds = [PollFd::new(commands, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
-        if !fds[0].revents().is_empty() {
+        rustix::io::retry_on_intr(|| poll(&mut fds, None)).at(Step::Fork)?;
+        if !fds[0].revents().is_empty() && !place_delivered(commands, notes)? {
             break; // told to end it, or the keeper is gone
         }
-        let mut discard = [0u8; 128];
-        match rustix::io::read(signals, &mut discard) {
-            Ok(_) | Err(Errno::AGAIN) => {}
-            Err(errno) => return Err(errno),
-        }
-        while let Some(ended) = reap(Wait::Look)? {
-            seen.add(&ended, program);
-        }
+        look(signals, program, &mut seen).at(Step::Fork)?;
     }
-    end_all(program, &mut seen)?;
+    end_all(program, &mut seen).at(Step::Fork)?;
     Ok(seen)
+}
+
+/// Reaps those that have ended.
+fn look(signals: &OwnedFd, program: RawPid, seen: &mut Seen) -> Result<()> {
+    let mut discard = [0u8; 128];
+    match rustix::io::read(signals, &mut discard) {
+        Ok(_) | Err(Errno::AGAIN) => {}
+        Err(errno) => return Err(errno),
+    }
+    while let Some(ended) = reap(Wait::Look)? {
+        seen.add(&ended, program);
+    }
+    Ok(())
+}
+
+/// Places the files of a delivery; `false` if something else was said. Nothing hostile runs yet, and
+/// the root is such that only the writable places take them.
+fn place_delivered(commands: &OwnedFd, notes: &OwnedFd) -> std::result::Result<bool, Stopped> {
+    let Ok(Some((placed, contents))) = receive_placed(commands) else {
+        return Ok(false);
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open("/", flags, Mode::empty()).at(Step::Placed)?;
+    for (index, (file, source)) in placed.iter().zip(&contents).enumerate() {
+        place(file, source, top.as_fd(), false, &Identity::Caller).at_item(Step::Placed, index)?;
+    }
+    rustix::io::write(notes, &Note::Placed.to_bytes()).at(Step::Placed)?;
+    Ok(true)
 }
 
 /// Kills everything and reaps it. In a pid namespace one call reaches all at once: a process with a

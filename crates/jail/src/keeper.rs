@@ -17,13 +17,14 @@ use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group, errno};
-use crate::plan::{Files, Identity, MapWriter, Plan};
+use crate::layer::Check;
+use crate::plan::{Delivery, Files, Hold, Identity, Invocation, MapWriter, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
     arm,
 };
 use crate::watch::Watch;
-use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_plan};
+use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_delivery, receive_plan, send_placed};
 use crate::{init, readback, scratch, tree};
 
 /// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
@@ -124,6 +125,8 @@ struct Keeper {
     gate: Option<OwnedFd>,
     /// Both outputs of the program lead to the engine, which counts them.
     streams_are_pipes: bool,
+    /// What the group had used before it was anybody's.
+    parked_cpu_us: u64,
     reaped: bool,
 }
 
@@ -172,6 +175,7 @@ impl Keeper {
             commands,
             gate: Some(gate),
             streams_are_pipes,
+            parked_cpu_us: 0,
             reaped: false,
         };
         Ok(keeper)
@@ -184,10 +188,18 @@ impl Keeper {
         self.open_group()?;
         let outside = readback::own_namespaces();
         let (ready, pid) = self.await_ready(control)?;
-        self.read_back(control, ready, pid, outside)?;
+        let checks = self.read_back(ready, pid, outside)?;
+        if matches!(self.plan.hold, Some(Hold::Started | Hold::Forked)) {
+            self.wake_interpreter(control)?;
+        }
+        tell(control, &Message::Started(Started { checks }), None).at(Step::ReadBack)?;
+        let invocation = match self.plan.hold {
+            Some(_) => self.await_delivery(control)?,
+            None => b"g".to_vec(),
+        };
         let released = Instant::now();
         if let Some(gate) = self.gate.take() {
-            rustix::io::write(&gate, b"g").at(Step::ReadBack)?;
+            rustix::io::write(&gate, &invocation).at(Step::ReadBack)?;
         }
         Ok(self.supervise(control, released))
     }
@@ -216,54 +228,101 @@ impl Keeper {
 
     /// Waits until the payload has locked itself down.
     fn await_ready(&self, control: &OwnedFd) -> std::result::Result<(Ready, u32), Failed> {
-        let deadline = Instant::now() + SETUP_LIMIT;
-        loop {
-            let mut fds = [
-                PollFd::new(&self.notes, PollFlags::IN),
-                PollFd::new(control, PollFlags::IN),
-                PollFd::new(&self.init_fd, PollFlags::IN),
-            ];
-            let left = deadline.saturating_duration_since(Instant::now());
-            wait(&mut fds, left).at(Step::Clone)?;
-            if fds[0].revents().contains(PollFlags::IN) {
-                let mut bytes = [0; Note::BYTES];
-                let received = fd::receive(&self.notes, &mut bytes).at(Step::Clone)?;
-                if received.length == 0 {
-                    // All ends are closed: whoever set up died without a word.
-                    return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
-                }
-                let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
-                match Note::from_bytes(&bytes[..received.length]) {
-                    Some(Note::Ready(ready)) => return Ok((ready, sender.cast_unsigned())),
-                    Some(Note::Stopped(stopped)) => return Err(stopped.into()),
-                    // The payload died before it was the program.
-                    Some(Note::Ended(_)) => {
-                        return Err(Stopped::new(Step::Clone, Errno::CHILD).into());
-                    }
-                    None => return Err(Stopped::new(Step::Clone, Errno::PROTO).into()),
-                }
-            }
-            let why = if !fds[1].revents().is_empty() {
-                Errno::CANCELED
-            } else if !fds[2].revents().is_empty() {
-                Errno::CHILD // init died in set-up without a word
-            } else if left.is_zero() {
-                Errno::TIMEDOUT
-            } else {
-                continue;
-            };
-            return Err(Stopped::new(Step::Clone, why).into());
+        match self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Clone)? {
+            Heard::Note(Note::Ready(ready), sender) => Ok((ready, sender)),
+            heard => Err(heard.stopped(Step::Clone).into()),
         }
+    }
+
+    /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
+    /// in it so far.
+    fn wake_interpreter(&self, control: &OwnedFd) -> std::result::Result<(), Failed> {
+        let gate = self.gate.as_ref();
+        if let Some(gate) = gate {
+            rustix::io::write(gate, b"g").at(Step::ReadBack)?;
+        }
+        match self.hear(control, gate, Some(SETUP_LIMIT)).at(Step::Exec)? {
+            Heard::Gate => Ok(()),
+            heard => Err(heard.stopped(Step::Exec).into()),
+        }
+    }
+
+    /// Waits, for as long as the engine likes, for what makes the sandbox a run's own, and puts its
+    /// files in place. The answer is for the program's process.
+    fn await_delivery(&mut self, control: &OwnedFd) -> std::result::Result<Vec<u8>, Failed> {
+        match self.hear(control, None, None).at(Step::Plan)? {
+            Heard::Control => {}
+            heard => return Err(heard.stopped(Step::Exec).into()),
+        }
+        let (delivery, contents) = receive_delivery(control).at(Step::Plan)?;
+        let Delivery { argv, environment, placed, wall_ms } = delivery;
+        if !placed.is_empty() {
+            send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
+            match self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Placed)? {
+                Heard::Note(Note::Placed, _) => {}
+                heard => return Err(heard.stopped(Step::Placed).into()),
+            }
+        }
+        self.plan.wall_ms = wall_ms;
+        self.parked_cpu_us = self.group.as_ref().and_then(Group::cpu_us).unwrap_or(0);
+        serde_json::to_vec(&Invocation { argv, environment })
+            .map_err(|_| Errno::PROTO)
+            .at(Step::Plan)
+            .map_err(Into::into)
+    }
+
+    /// Whatever comes first: a note, the engine, init's end, or (if asked for) a word at the gate.
+    fn hear(
+        &self,
+        control: &OwnedFd,
+        gate: Option<&OwnedFd>,
+        limit: Option<Duration>,
+    ) -> Result<Heard> {
+        let mut fds = vec![
+            PollFd::new(&self.notes, PollFlags::IN),
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(&self.init_fd, PollFlags::IN),
+        ];
+        fds.extend(gate.map(|gate| PollFd::new(gate, PollFlags::IN)));
+        match limit {
+            Some(limit) => wait(&mut fds, limit)?,
+            None => drop(rustix::io::retry_on_intr(|| poll(&mut fds, None))?),
+        }
+        let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
+        if fired[0] {
+            let mut bytes = [0; Note::BYTES];
+            let received = fd::receive(&self.notes, &mut bytes)?;
+            let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
+            return Ok(match Note::from_bytes(&bytes[..received.length]) {
+                Some(note) => Heard::Note(note, sender.cast_unsigned()),
+                // Not a word: all ends are closed, whoever set up died.
+                None if received.length == 0 => Heard::Death,
+                None => return Err(Errno::PROTO),
+            });
+        }
+        let gate_fired = fired.get(3) == Some(&true);
+        if let Some(gate) = gate.filter(|_| gate_fired) {
+            let mut word = [0; 1];
+            return Ok(if fd::receive(gate, &mut word)?.length == 1 {
+                Heard::Gate
+            } else {
+                Heard::Death
+            });
+        }
+        Ok(match (fired[1], fired[2]) {
+            (true, _) => Heard::Control,
+            (_, true) => Heard::Death,
+            _ => return Err(Errno::TIMEDOUT),
+        })
     }
 
     /// Nothing is released that was not found as planned.
     fn read_back(
         &self,
-        control: &OwnedFd,
         ready: Ready,
         pid: u32,
         outside: [u64; 7],
-    ) -> std::result::Result<(), Failed> {
+    ) -> std::result::Result<Vec<Check>, Failed> {
         let checks = readback::check_all(
             &self.plan,
             self.group.as_ref(),
@@ -276,13 +335,12 @@ impl Keeper {
             let stopped = Stopped::new(Step::ReadBack, Errno::PERM);
             return Err(Failed { stopped, checks });
         }
-        tell(control, &Message::Started(Started { checks }), None).at(Step::ReadBack)?;
-        Ok(())
+        Ok(checks)
     }
 
     /// Until the program has ended, by itself or by us.
     fn supervise(&mut self, control: &OwnedFd, released: Instant) -> (Report, Option<OwnedFd>) {
-        let mut watch = Watch::new(&self.plan, released);
+        let mut watch = Watch::new(&self.plan, released, self.parked_cpu_us);
         let ending = loop {
             let left = watch.next_look(self.group.as_ref());
             if watch.gave_up() {
@@ -425,12 +483,37 @@ impl Keeper {
             end,
             ended_by,
             elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-            cpu_us: used.cpu_us.unwrap_or(seen.cpu_us),
+            cpu_us: used.cpu_us.map_or(seen.cpu_us, |used| used.saturating_sub(self.parked_cpu_us)),
             memory_peak_bytes: used.memory_peak_bytes.or(peak),
             processes_peak: used.processes_peak,
             oom_kills: used.oom_kills,
             forks_refused: used.forks_refused,
             disk: seen.disk,
+        }
+    }
+}
+
+/// What was heard while nothing of the program runs.
+enum Heard {
+    /// With its sender's process id.
+    Note(Note, u32),
+    Control,
+    Gate,
+    /// Init, or all who could have told more.
+    Death,
+}
+
+impl Heard {
+    /// What it means to who waited for something else at this step.
+    fn stopped(&self, step: Step) -> Stopped {
+        match self {
+            Self::Note(Note::Stopped(stopped), _) => *stopped,
+            Self::Control => Stopped::new(step, Errno::CANCELED),
+            // The payload died before it was the program.
+            Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
+            Self::Note(Note::Ready(_) | Note::Placed, _) | Self::Gate => {
+                Stopped::new(step, Errno::PROTO)
+            }
         }
     }
 }

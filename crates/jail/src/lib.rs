@@ -19,7 +19,9 @@ pub mod scratch;
 mod tree;
 mod watch;
 pub mod wire;
+pub mod zygote;
 
+pub use payload::Interpreter;
 pub use readback::NEVER_PASSED;
 
 /// The word in `argv[1]` that makes the binary take the keeper's role.

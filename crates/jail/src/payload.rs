@@ -3,15 +3,16 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 
 use belljar_sys::process::{
-    execute, exit_now, forget_keyring, reset_signals, unshare_cgroup, unshare_net,
+    execute, exit_now, forget_keyring, renew_thread_id, reset_signals, unshare_cgroup, unshare_net,
 };
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::fs::AtFlags;
 
 use crate::lockdown;
-use crate::plan::{Files, Plan, Program};
+use crate::plan::{DELIVERY_FD, Files, Hold, Invocation, MAX_DELIVERY_BYTES, Plan, Program};
 use crate::report::{At, Note, Ready, Step, Stopped};
 
 /// The namespaces that a Ready note tells of, in its order.
@@ -31,16 +32,70 @@ pub(crate) struct Ends {
 
 /// Becomes the program, or tells why not. Never returns.
 pub(crate) fn run(plan: &Plan, ends: &Ends) -> ! {
-    let stopped = match lock_and_wait(plan, ends) {
-        Ok(program) => {
-            let errno = execute(&program.path, &program.argv, &program.environment);
-            Stopped::new(Step::Exec, errno)
-        }
+    let stopped = match lock_and_wait(plan, ends).and_then(|program| start(plan, ends, &program)) {
+        Ok(never) => match never {},
         Err(stopped) => stopped,
     };
     // If the keeper is gone there is nobody to tell; init's death takes us along anyway.
     rustix::io::write(&ends.notes, &Note::Stopped(stopped).to_bytes()).ok();
     exit_now(127)
+}
+
+/// What a copy of a zygote does to be the interpreter that it is a copy of. Does not return.
+pub type Interpreter = extern "C" fn();
+
+static INTERPRETER: OnceLock<Interpreter> = OnceLock::new();
+
+/// Says that this process is a zygote's: its payloads are not executed, they are there.
+pub(crate) fn set_interpreter(interpreter: Interpreter) {
+    INTERPRETER.get_or_init(|| interpreter);
+}
+
+/// Becomes what the plan says, now that the keeper has found the barriers in place.
+fn start(
+    plan: &Plan,
+    ends: &Ends,
+    program: &Exec,
+) -> std::result::Result<std::convert::Infallible, Stopped> {
+    match plan.hold {
+        None => wait_for_release(&ends.gate).at(Step::ReadBack)?,
+        Some(Hold::Exec) => {
+            let delivered = await_invocation(&ends.gate).at(Step::ReadBack)?;
+            let Invocation { argv, environment } = delivered;
+            let program = Program { argv, environment, ..plan.program.clone() };
+            return execute_now(&Exec::new(&program).at(Step::Exec)?);
+        }
+        Some(Hold::Started) => {
+            wait_for_release(&ends.gate).at(Step::ReadBack)?;
+            fd::place_at(&ends.gate, DELIVERY_FD).at(Step::Descriptors)?;
+        }
+        Some(Hold::Forked) => {
+            wait_for_release(&ends.gate).at(Step::ReadBack)?;
+            return become_interpreter(plan, &ends.gate);
+        }
+    }
+    execute_now(program)
+}
+
+fn execute_now(program: &Exec) -> std::result::Result<std::convert::Infallible, Stopped> {
+    Err(Stopped::new(Step::Exec, execute(&program.path, &program.argv, &program.environment)))
+}
+
+/// There is no exec to close what is close-on-exec, nor to name the process.
+fn become_interpreter(
+    plan: &Plan,
+    gate: &OwnedFd,
+) -> std::result::Result<std::convert::Infallible, Stopped> {
+    let interpreter = INTERPRETER.get().ok_or(Stopped::new(Step::Exec, Errno::NOEXEC))?;
+    let name = plan.program.path.file_name().map_or(&b"program"[..], OsStrExt::as_bytes);
+    let name =
+        CString::new(&name[..name.len().min(15)]).map_err(|_| Errno::INVAL).at(Step::Exec)?;
+    rustix::thread::set_name(&name).at(Step::Exec)?;
+    fd::place_at(gate, DELIVERY_FD).at(Step::Descriptors)?;
+    fd::close_inherited(DELIVERY_FD.cast_unsigned() + 1).at(Step::Descriptors)?;
+    renew_thread_id();
+    interpreter();
+    exit_now(1)
 }
 
 fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped> {
@@ -80,7 +135,6 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
         exit_now(1); // init is gone, and has said why if it could
     }
     rustix::io::write(&ends.notes, &Note::Ready(ready).to_bytes()).at(Step::Exec)?;
-    wait_for_release(&ends.gate).at(Step::ReadBack)?;
     Ok(program)
 }
 
@@ -144,6 +198,13 @@ fn wait_for_release(gate: &OwnedFd) -> Result<()> {
         1 => Ok(()),
         _ => Err(Errno::CANCELED),
     }
+}
+
+/// The release of a program that was not known before.
+fn await_invocation(gate: &OwnedFd) -> Result<Invocation> {
+    let mut bytes = vec![0; MAX_DELIVERY_BYTES];
+    let length = rustix::io::retry_on_intr(|| rustix::io::read(gate, &mut bytes[..]))?;
+    serde_json::from_slice(&bytes[..length]).map_err(|_| Errno::CANCELED)
 }
 
 /// The program in the form that exec takes.

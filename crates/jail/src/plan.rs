@@ -30,8 +30,48 @@ pub struct Plan {
     pub expect: Vec<Layer>,
     /// Hand out the workspace when the program has ended.
     pub keep_workspace: bool,
+    /// Set up and verify, then wait for a [`Delivery`]: a sandbox made before there is a program for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
     /// Break at a step on purpose: how the tests prove that each failure is told and leaks nothing.
     pub fault: Option<Fault>,
+}
+
+/// What waits in a sandbox that is held. In each case locked down, and found to be so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// The payload, about to execute the program.
+    Exec,
+    /// An interpreter that was executed and has started. It takes the delivery from [`DELIVERY_FD`].
+    Started,
+    /// A copy of a zygote, which takes the delivery in the same way.
+    Forked,
+}
+
+/// Where a waiting interpreter says that it waits (one byte), reads its delivery (one message of JSON)
+/// and sees that none will come (the end). It closes it before it runs the program.
+pub const DELIVERY_FD: i32 = 3;
+
+/// The largest delivery, files not counted: what a Unix socket takes at once without being asked to.
+pub const MAX_DELIVERY_BYTES: usize = 160 << 10;
+
+/// What makes a held sandbox one run's own. The contents of the files travel as descriptors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivery {
+    pub argv: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    pub placed: Vec<Placed>,
+    pub wall_ms: u64,
+}
+
+/// The part of a delivery that reaches the program's own process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Invocation {
+    pub argv: Vec<String>,
+    pub environment: Vec<(String, String)>,
 }
 
 /// Who the program is, seen from the host.

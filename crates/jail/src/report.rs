@@ -162,6 +162,8 @@ pub(crate) enum Note {
     Ready(Ready),
     /// The program ended and nothing of it is left.
     Ended(Ending),
+    /// The files of a delivery are in their places.
+    Placed,
 }
 
 /// What the payload read of itself, where only it can look.
@@ -217,6 +219,7 @@ impl Note {
                     disk.largest_file_bytes,
                 ]
             }
+            Self::Placed => [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; NOTE_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -256,6 +259,7 @@ impl Note {
                     largest_file_bytes: j,
                 }),
             }),
+            4 => Self::Placed,
             _ => return None,
         })
     }
@@ -276,7 +280,7 @@ pub struct Disk {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Message {
-    /// The sandbox stands, was read back, and the program has been released.
+    /// The sandbox stands and was read back; the program has been released, or is waited for.
     Started(Started),
     /// Nothing of the program ran.
     Failed(Failed),
@@ -365,7 +369,8 @@ mod tests {
         };
         let ending =
             Ending { exited: false, value: 9, cpu_us: 8, max_resident_bytes: 7, disk: Some(disk) };
-        for note in [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending)] {
+        for note in [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending), Note::Placed]
+        {
             assert_eq!(Note::from_bytes(&note.to_bytes()), Some(note));
         }
     }

@@ -30,10 +30,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(plan: &Plan, released: Instant) -> Self {
+    pub(crate) fn new(plan: &Plan, released: Instant, parked_cpu_us: u64) -> Self {
         Self {
             deadline: released + Duration::from_millis(plan.wall_ms),
-            cpu_limit: Duration::from_millis(plan.cpu_ms),
+            cpu_limit: Duration::from_millis(plan.cpu_ms) + Duration::from_micros(parked_cpu_us),
             millicpus: plan.millicpus.max(1),
             counts_tree: plan.cgroup.is_none() && plan.lockdown.is_some(),
             alarmed: 0,

@@ -8,7 +8,7 @@ use belljar_sys::{Errno, Result, fd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::plan::Plan;
+use crate::plan::{Delivery, Placed, Plan};
 
 /// Files that one run may be given: what fits beside the plan and the standard streams.
 pub const MAX_PLACED: usize = fd::MAX_FDS - 4;
@@ -63,15 +63,68 @@ pub(crate) fn receive_plan(control: impl AsFd) -> Result<Opening> {
     let received = fd::receive(control, &mut word)?;
     let mut fds = received.fds.into_iter();
     let mut next = || fds.next().ok_or(Errno::PROTO);
-    let memory = File::from(next()?);
+    let memory = next()?;
     let stdio = [next()?, next()?, next()?];
     let placed: Vec<OwnedFd> = fds.collect();
-    let mut json = Vec::new();
-    memory.take(MAX_PLAN_BYTES).read_to_end(&mut json).map_err(|_| Errno::IO)?;
-    let plan: Plan = serde_json::from_slice(&json).map_err(|_| Errno::PROTO)?;
+    let plan: Plan = read_memory(memory)?;
     if plan.placed.len() == placed.len() {
         Ok(Opening { plan, stdio, placed })
     } else {
         Err(Errno::PROTO)
     }
+}
+
+/// Makes a held sandbox one run's own.
+pub fn send_delivery(
+    control: impl AsFd,
+    delivery: &Delivery,
+    placed: &[BorrowedFd<'_>],
+) -> std::io::Result<()> {
+    let memory = sealed_memory("delivery", &serde_json::to_vec(delivery)?)?;
+    let mut fds = vec![memory.as_fd()];
+    fds.extend(placed);
+    Ok(fd::send(control, b"go", &fds)?)
+}
+
+/// Receives what [`send_delivery`] sent. Anything else means that none will come: `ECANCELED`.
+pub(crate) fn receive_delivery(control: impl AsFd) -> Result<(Delivery, Vec<OwnedFd>)> {
+    let mut word = [0; 64];
+    let received = fd::receive(control, &mut word)?;
+    let mut fds = received.fds.into_iter();
+    let memory = fds.next().ok_or(Errno::CANCELED)?;
+    let placed: Vec<OwnedFd> = fds.collect();
+    let delivery: Delivery = read_memory(memory)?;
+    if delivery.placed.len() == placed.len() { Ok((delivery, placed)) } else { Err(Errno::PROTO) }
+}
+
+/// Sends init files to place in a sandbox that stands already.
+pub(crate) fn send_placed(
+    commands: impl AsFd,
+    placed: &[Placed],
+    contents: &[OwnedFd],
+) -> Result<()> {
+    let json = serde_json::to_vec(placed).map_err(|_| Errno::PROTO)?;
+    let memory = sealed_memory("placed", &json).map_err(|_| Errno::NOMEM)?;
+    let mut fds = vec![memory.as_fd()];
+    fds.extend(contents.iter().map(AsFd::as_fd));
+    fd::send(commands, b"p", &fds)
+}
+
+/// What the keeper sent init: files to place, or nothing, which means the end.
+pub(crate) fn receive_placed(commands: impl AsFd) -> Result<Option<(Vec<Placed>, Vec<OwnedFd>)>> {
+    let mut word = [0; 8];
+    let received = fd::receive(commands, &mut word)?;
+    let mut fds = received.fds.into_iter();
+    let Some(memory) = fds.next() else {
+        return Ok(None);
+    };
+    let contents: Vec<OwnedFd> = fds.collect();
+    let placed: Vec<Placed> = read_memory(memory)?;
+    if placed.len() == contents.len() { Ok(Some((placed, contents))) } else { Err(Errno::PROTO) }
+}
+
+fn read_memory<T: serde::de::DeserializeOwned>(memory: OwnedFd) -> Result<T> {
+    let mut json = Vec::new();
+    File::from(memory).take(MAX_PLAN_BYTES).read_to_end(&mut json).map_err(|_| Errno::IO)?;
+    serde_json::from_slice(&json).map_err(|_| Errno::PROTO)
 }

@@ -97,10 +97,16 @@ pub fn take_stdin() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes `fd` be descriptor `number` (0, 1 or 2) of this process.
+/// Makes `fd` be descriptor `number` of this process: one of the standard three, or one that a program
+/// about to be started looks for. What had that number is closed.
 pub fn place_at(fd: impl AsFd, number: i32) -> Result<()> {
     let raw = fd.as_fd().as_raw_fd();
-    // SAFETY: takes integers. `number` is a standard stream, which no `OwnedFd` of ours stands for.
+    if raw == number {
+        // dup2 would leave it as it is, close-on-exec included.
+        return rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty());
+    }
+    // SAFETY: takes integers. No `OwnedFd` stands for a standard stream, and who places another number
+    // uses none of its own any more.
     check(unsafe { libc::dup2(raw, number) }.into())?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, RawPid};
@@ -52,7 +53,8 @@ pub fn clone(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> 
         pidfd: (&raw mut pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
-        exit_signal: libc::SIGCHLD as u64,
+        // A copy for our own parent tells it as we would.
+        exit_signal: if flags & libc::CLONE_PARENT as u64 == 0 { libc::SIGCHLD as u64 } else { 0 },
         stack: 0,
         stack_size: 0,
         tls: 0,
@@ -128,6 +130,42 @@ fn wipe_environment() {
         // SAFETY: the entry was not the last: its own end is still to come.
         variables = unsafe { variables.add(1) };
     }
+}
+
+/// Copies this process, as [`fork`] does, for its own parent to reap.
+pub fn fork_sibling(single: &SingleThreaded) -> Result<Option<u32>> {
+    remember_thread_id();
+    match clone(single, libc::CLONE_PARENT as u64, None)? {
+        Cloned::Parent { child, .. } => Ok(Some(child.as_raw_nonzero().get().cast_unsigned())),
+        Cloned::Child => Ok(None),
+    }
+}
+
+/// Where the C library keeps the id of its main thread. It tells the kernel at the start, and the
+/// kernel tells us.
+static THREAD_ID: AtomicPtr<libc::pid_t> = AtomicPtr::new(ptr::null_mut());
+
+fn remember_thread_id() {
+    let mut place: *mut libc::pid_t = ptr::null_mut();
+    // SAFETY: the kernel writes one pointer to the local that outlives the call.
+    let answer = unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) };
+    if answer == 0 {
+        THREAD_ID.store(place, Ordering::Relaxed);
+    }
+}
+
+/// Corrects what the C library believes to be this thread's id, after copies that it knows nothing of.
+/// A kernel that does not tell where that is leaves it as it was, which only its robust and recursive
+/// locks between threads of equal numbers could notice.
+pub fn renew_thread_id() {
+    let place = THREAD_ID.load(Ordering::Relaxed);
+    if place.is_null() {
+        return;
+    }
+    // SAFETY: takes nothing.
+    let id = unsafe { libc::gettid() };
+    // SAFETY: the C library's own variable, in memory that this only thread was copied with.
+    unsafe { *place = id };
 }
 
 /// Ends this process now: no destructors, no exit handlers, no flushing of a parent's buffers.

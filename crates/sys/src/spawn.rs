@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -20,6 +21,32 @@ pub fn with_socket(program: &Path, args: &[&str], socket: OwnedFd) -> io::Result
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
+    Child::new(started.id()).ok_or_else(|| io::Error::other("a process without a number"))
+}
+
+/// Starts a program of the host that we shall talk to: with `socket` as its standard input, silent
+/// outputs, exactly this environment, and as this user and group alone if one is given.
+pub fn companion(
+    program: &Path,
+    args: &[String],
+    environment: &[(String, String)],
+    socket: OwnedFd,
+    ids: Option<(u32, u32)>,
+) -> io::Result<Child> {
+    let mut command = command(program.as_os_str());
+    command
+        .args(args)
+        .env_clear()
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .current_dir("/")
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if let Some((uid, gid)) = ids {
+        // With these the standard library leaves every other group as well.
+        command.uid(uid).gid(gid);
+    }
+    let started = command.spawn()?;
     Child::new(started.id()).ok_or_else(|| io::Error::other("a process without a number"))
 }
 

@@ -36,7 +36,17 @@ pub struct Outcome {
     pub limits: BTreeMap<String, Used>,
     pub events: Vec<Event>,
     pub labels: BTreeMap<String, String>,
+    /// Whether the sandbox was made for this run or ahead of it.
+    pub start: Start,
     pub receipt: Receipt,
+}
+
+/// How a run came by its sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    Cold,
+    Warm,
 }
 
 impl Outcome {

@@ -48,6 +48,21 @@ pub struct RunRequest {
     /// Paths that shall not exist inside.
     pub block_paths: Vec<PathBuf>,
     pub labels: BTreeMap<String, String>,
+    /// Whether a sandbox that was made ahead may be used.
+    pub start: StartRequest,
+}
+
+/// How a run may come by its sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartRequest {
+    /// One that was made ahead if there is one, a new one otherwise.
+    #[default]
+    Any,
+    /// Always a new one.
+    Cold,
+    /// One that was made ahead; waits until it is made. An error where there can be none.
+    Warm,
 }
 
 /// Bytes: on the wire a string, or `{"base64": "…"}` for what is not text.

@@ -59,6 +59,7 @@ fn text(level: Level, uid: u32, cgroups: &Result<Places, String>, identity: Iden
         workspace: None,
         identity,
         keep_workspace: false,
+        hold: None,
         fault: None,
     });
     let planned = planned.unwrap();

@@ -20,6 +20,9 @@ pub(crate) const INSIDE: u32 = 1000;
 /// of one host share it. No distribution hands out ids in this range.
 const FIRST_RUN_UID: u32 = 0x7000_0000;
 
+/// Above all that a run can get: process ids have 22 bits.
+const FIRST_ZYGOTE_UID: u32 = 0x7080_0000;
+
 /// Subordinate ids tried before we say that all are in use.
 const MAX_TRIES: u32 = 256;
 
@@ -69,6 +72,19 @@ pub(crate) fn choose(
     }
     let (uid, gid) = (host.uid, host.gid);
     plain(Identity::Mapped { inside: INSIDE, uid, gid, writer: MapWriter::Keeper })
+}
+
+/// The ids of a zygote: root's has its own, which no run has, by its engine's process id and its own
+/// number.
+pub(crate) fn zygote_ids(host: &Host, number: u32) -> Option<(u32, u32)> {
+    let id = FIRST_ZYGOTE_UID + (std::process::id() << 5) + number % 32;
+    host.is_root().then_some((id, id))
+}
+
+/// A copy of a zygote has the zygote's own host id.
+pub(crate) fn of_zygote((uid, gid): (u32, u32)) -> Chosen {
+    let identity = Identity::Mapped { inside: INSIDE, uid, gid, writer: MapWriter::Keeper };
+    Chosen { identity, _claim: None }
 }
 
 fn owned_by_root() -> Error {

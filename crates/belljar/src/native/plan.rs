@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::{
-    Cgroup, Fault, Files, Identity, Landlock, LandlockRule, Lockdown, Placed, Plan, Program,
-    Resource, Rlimit, Root, Scratch, pack,
+    Cgroup, Fault, Files, Hold, Identity, Landlock, LandlockRule, Lockdown, Placed, Plan, Program,
+    Resource, Rlimit, Root, Scratch, Text, pack,
 };
 use belljar_sys::landlock::{SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL, access};
 
 use super::cgroups::{self, Places};
 use super::host::Host;
 use super::layout::{self, HostWorkspace, WITNESS, WRITABLE};
-use crate::languages::{Interpreter, Language};
+use crate::languages::{Interpreter, Language, Warm};
 use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
 use crate::model::receipt::Missing;
@@ -36,6 +36,8 @@ pub(crate) struct Inputs<'a> {
     pub workspace: Option<&'a HostWorkspace>,
     pub identity: Identity,
     pub keep_workspace: bool,
+    /// Make a sandbox that waits, and what waits in it.
+    pub hold: Option<Hold>,
     pub fault: Option<Fault>,
 }
 
@@ -49,7 +51,15 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
     let spec = inputs.spec;
     let (expect, missing) = layers(inputs)?;
     let places = Paths::new(inputs);
-    let files = files(inputs)?;
+    let mut files = files(inputs)?;
+    let mut program = program(spec, inputs.language, inputs.interpreter, &places)?;
+    if let (Some(Hold::Started), Some(warm)) = (inputs.hold, warm_of(inputs)) {
+        program.argv = waiting(&program, warm);
+        if let Files::Root(root) = &mut files {
+            let (path, contents) = (script_path(warm), warm.text.clone());
+            root.texts.push(Text { path, contents });
+        }
+    }
     let cgroup = expect.contains(&Layer::CgroupMemory).then(|| cgroup(inputs)).flatten();
     let lockdown = match spec.level {
         Level::None => None,
@@ -63,13 +73,14 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
         files,
         cgroup,
         lockdown,
-        program: program(inputs, &places)?,
+        program,
         placed: spec.placed.iter().map(|file| placed(&file.path, inputs, &places)).collect(),
         wall_ms: spec.limits.wall_ms,
         cpu_ms: spec.limits.cpu_ms,
         millicpus: spec.limits.millicpus,
         expect,
         keep_workspace: inputs.keep_workspace,
+        hold: inputs.hold,
         fault: inputs.fault,
     };
     Ok(Planned { plan, missing })
@@ -359,11 +370,44 @@ fn running_of(uid: u32) -> u64 {
     .sum()
 }
 
-fn program(inputs: &Inputs<'_>, paths: &Paths) -> Result<Program, Error> {
-    let spec = inputs.spec;
+fn warm_of<'a>(inputs: &Inputs<'a>) -> Option<&'a Warm> {
+    inputs.language.and_then(|language| language.warm.as_ref())
+}
+
+/// Where an interpreter in its sandbox finds what it runs until its program comes.
+fn script_path(warm: &Warm) -> PathBuf {
+    Path::new(CODE).join(&warm.script)
+}
+
+/// The arguments that make an interpreter wait for a program.
+fn waiting(program: &Program, warm: &Warm) -> Vec<String> {
+    let script = script_path(warm).to_string_lossy().into_owned();
+    let file = program.argv.get(1).cloned().unwrap_or_default();
+    let own = warm.start.iter().map(|one| {
+        one.replace("{text}", &warm.text).replace("{script}", &script).replace("{file}", &file)
+    });
+    let name = program.argv.first().cloned();
+    name.into_iter().chain(own).chain(warm.modules.iter().cloned()).collect()
+}
+
+/// What a delivery says of a program that runs in a root of its own.
+pub(crate) fn invocation(
+    spec: &Spec,
+    language: Option<&Language>,
+    interpreter: Option<&Interpreter>,
+) -> Result<Program, Error> {
+    program(spec, language, interpreter, &Paths { scratch: None, host_workspace: None })
+}
+
+fn program(
+    spec: &Spec,
+    language: Option<&Language>,
+    interpreter: Option<&Interpreter>,
+    paths: &Paths,
+) -> Result<Program, Error> {
     let (path, mut argv) = match &spec.program {
         spec::Program::Code { path, .. } => {
-            let (Some(language), Some(interpreter)) = (inputs.language, inputs.interpreter) else {
+            let (Some(language), Some(interpreter)) = (language, interpreter) else {
                 return Err(SpecError::new("language", "must be given with code").into());
             };
             let file = paths.real(path).to_string_lossy().into_owned();
@@ -380,7 +424,7 @@ fn program(inputs: &Inputs<'_>, paths: &Paths) -> Result<Program, Error> {
     Ok(Program {
         path,
         argv,
-        environment: environment(inputs, paths),
+        environment: environment(spec, language, paths),
         directory: paths.real(Path::new(WORKSPACE)),
     })
 }
@@ -394,7 +438,7 @@ fn find_command(name: &str, paths: &Paths) -> PathBuf {
     found.unwrap_or_else(|| Path::new("/usr/bin").join(name))
 }
 
-fn environment(inputs: &Inputs<'_>, paths: &Paths) -> Vec<(String, String)> {
+fn environment(spec: &Spec, language: Option<&Language>, paths: &Paths) -> Vec<(String, String)> {
     let real = |path: &str| paths.real(Path::new(path)).to_string_lossy().into_owned();
     let mut all = std::collections::BTreeMap::from([
         ("PATH".to_owned(), PATH.to_owned()),
@@ -403,9 +447,8 @@ fn environment(inputs: &Inputs<'_>, paths: &Paths) -> Vec<(String, String)> {
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
         ("USER".to_owned(), "sandbox".to_owned()),
     ]);
-    let language = inputs.language.map(|one| one.environment.clone()).unwrap_or_default();
-    all.extend(language);
-    all.extend(inputs.spec.env.clone());
+    all.extend(language.map(|one| one.environment.clone()).unwrap_or_default());
+    all.extend(spec.env.clone());
     all.into_iter().collect()
 }
 

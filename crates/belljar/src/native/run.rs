@@ -17,6 +17,7 @@ use tokio::net::unix::pipe;
 
 use super::alive::Alive;
 use super::failure::explain;
+use super::park::Holdings;
 use crate::capture::Capture;
 use crate::model::error::{Error, SpecError};
 use crate::model::outcome::Stream;
@@ -83,6 +84,8 @@ pub(crate) struct Spare {
 struct Process {
     child: Option<Child>,
     alive: Alive,
+    /// What nobody else may have until it is gone.
+    holdings: Option<Holdings>,
 }
 
 impl Spare {
@@ -101,16 +104,21 @@ impl Spare {
         Some(Self::of(control, child, alive))
     }
 
-    fn of(control: OwnedFd, child: Child, alive: &Alive) -> Self {
+    /// One that somebody else made for us.
+    pub(super) fn of(control: OwnedFd, child: Child, alive: &Alive) -> Self {
         alive.started();
-        Self { control, process: Process { child: Some(child), alive: alive.clone() } }
+        Self {
+            control,
+            process: Process { child: Some(child), alive: alive.clone(), holdings: None },
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
-            self.alive.see_off(child);
+            let holdings = self.holdings.take();
+            self.alive.see_off(child, move || drop(holdings));
         }
     }
 }
@@ -118,11 +126,23 @@ impl Drop for Process {
 /// A keeper of ours. When dropped, its socket closes and it ends everything.
 pub(crate) struct Keeper {
     /// A sequenced-packet socket; tokio has no type of that name, and readiness is all we want of it.
-    control: UnixDatagram,
+    pub(super) control: UnixDatagram,
     process: Process,
 }
 
 impl Keeper {
+    /// Keeps these until it is gone.
+    pub(super) fn hold(&mut self, holdings: Holdings) {
+        self.process.holdings = Some(holdings);
+    }
+
+    /// Nothing has been heard of it since it was last listened to: it lives, and waits.
+    pub(super) fn is_quiet(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready == 0)
+    }
+
     /// Takes a started keeper into the runtime that will hear it.
     pub(crate) fn adopt(spare: Spare) -> io::Result<Self> {
         let control = UnixDatagram::from_std(spare.control.into())?;
@@ -134,7 +154,7 @@ impl Keeper {
     }
 
     /// The next message; `None` when the keeper is gone.
-    async fn next(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+    pub(super) async fn next(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
         let mut bytes = Vec::new();
         let received = loop {
             self.control.readable().await?;
@@ -202,20 +222,21 @@ async fn hand_over(
     drop(fds);
     drop(placed);
     let ours = streams.ours().map_err(Error::backend("use pipes"))?;
-    follow(keeper, plan, spec, ours, sink).await
+    follow(keeper, plan, spec, ours, None, sink).await
 }
 
-/// Reads both streams and the keeper's messages until the end.
-async fn follow(
+/// Reads both streams and the keeper's messages until the end. `started` is what was told of one that
+/// waited.
+pub(super) async fn follow(
     keeper: &Keeper,
     plan: &Plan,
     spec: &Spec,
-    (stdin, stdout, stderr): (pipe::Sender, pipe::Receiver, pipe::Receiver),
+    (stdin, stdout, stderr): OurStreams,
+    mut started: Option<Started>,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
 ) -> Result<Finished, Error> {
     let mut out = Reading::new(Stream::Stdout, stdout, spec);
     let mut err = Reading::new(Stream::Stderr, stderr, spec);
-    let mut started = None;
     let mut ended = None;
     let feed = feed(stdin, spec.stdin.as_ref());
     tokio::pin!(feed);
@@ -322,25 +343,28 @@ async fn feed(mut pipe: pipe::Sender, input: Option<&Contents>) {
     }
 }
 
+/// Our ends of the program's standard streams.
+pub(super) type OurStreams = (pipe::Sender, pipe::Receiver, pipe::Receiver);
+
 /// The program's three streams, both ends of each.
-struct Streams {
+pub(super) struct Streams {
     stdin: (OwnedFd, OwnedFd),
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
 }
 
 impl Streams {
-    fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
         Ok(Self { stdin: pipe()?, stdout: pipe()?, stderr: pipe()? })
     }
 
-    fn theirs(&self) -> [BorrowedFd<'_>; 3] {
+    pub(super) fn theirs(&self) -> [BorrowedFd<'_>; 3] {
         [self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()]
     }
 
     /// Keeps our ends and closes the others, so that the end of the program is the end of its output.
-    fn ours(self) -> io::Result<(pipe::Sender, pipe::Receiver, pipe::Receiver)> {
+    pub(super) fn ours(self) -> io::Result<OurStreams> {
         for end in [&self.stdin.1, &self.stdout.0, &self.stderr.0] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
@@ -353,7 +377,7 @@ impl Streams {
 }
 
 /// Opens what is to be copied in. Only regular files: a device or FIFO has no end, or a side effect.
-fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
+pub(super) fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
     let open = |file: &PlacedFile| -> io::Result<OwnedFd> {
         match &file.source {
             Source::Given(Contents(bytes)) => wire::sealed_memory("file", bytes),

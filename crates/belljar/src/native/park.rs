@@ -1,0 +1,128 @@
+//! Sandboxes that were made ahead: set up, locked down, verified, and waiting for a program.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use belljar_jail::plan::{Delivery, Placed};
+use belljar_jail::report::{Message, Started};
+use belljar_jail::wire;
+
+use super::failure::explain;
+use super::identity::Chosen;
+use super::plan::Planned;
+use super::run::{Finished, Keeper, OurStreams, Streams, follow, open_placed};
+use super::zygote::Grounds;
+use crate::model::error::Error;
+use crate::model::outcome::Stream;
+use crate::model::spec::Spec;
+
+/// A sandbox that nobody has used. When it is dropped its keeper ends it.
+pub(crate) struct Parked {
+    pub id: String,
+    keeper: Keeper,
+    /// Taken when it is used, which is once.
+    streams: Option<OurStreams>,
+    started: Started,
+    pub planned: Planned,
+    made: Instant,
+}
+
+/// What a plan was made with, to be held until the keeper is gone: its host id, and its zygote's cgroups.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held, not read")]
+pub(crate) struct Holdings {
+    pub claim: Chosen,
+    pub grounds: Option<Arc<Grounds>>,
+}
+
+impl Parked {
+    /// Carries a plan out up to the point where the program is missing.
+    pub(crate) async fn make(
+        id: String,
+        mut keeper: Keeper,
+        planned: Planned,
+        holdings: Holdings,
+    ) -> Result<Self, Error> {
+        keeper.hold(holdings);
+        let started = Self::start(&keeper, &planned).await;
+        let (streams, started) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                keeper.reap();
+                if matches!(error, Error::Lost { .. }) {
+                    super::sweep::remove_run(&planned.plan);
+                }
+                return Err(error);
+            }
+        };
+        let streams = Some(streams);
+        Ok(Self { id, keeper, streams, started, planned, made: Instant::now() })
+    }
+
+    async fn start(keeper: &Keeper, planned: &Planned) -> Result<(OurStreams, Started), Error> {
+        let streams = Streams::open().map_err(Error::backend("make pipes"))?;
+        wire::send_plan(&keeper.control, &planned.plan, streams.theirs(), &[])
+            .map_err(Error::backend("hand the plan to the keeper"))?;
+        let ours = streams.ours().map_err(Error::backend("use pipes"))?;
+        match keeper.next().await.map_err(Error::backend("hear the keeper"))? {
+            Some((Message::Started(started), _)) => Ok((ours, started)),
+            Some((Message::Failed(failed), _)) => Err(explain(failed, &planned.plan)),
+            Some((Message::Ended(_), _)) | None => {
+                Err(Error::Lost { what: "its keeper died before there was a program" })
+            }
+        }
+    }
+
+    /// It can still be used.
+    pub(crate) fn is_well(&self) -> bool {
+        self.keeper.is_quiet()
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.made.elapsed()
+    }
+
+    /// Makes it this run's own, and runs it to the end. `Err(None)`: it could not be reached, nothing of
+    /// the program ran, and another sandbox may be tried.
+    pub(crate) async fn run(
+        mut self,
+        spec: &Spec,
+        delivery: &Delivery,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> (Result<Finished, Option<Error>>, Planned) {
+        let finished = self.deliver(spec, delivery, sink).await;
+        let Self { keeper, planned, .. } = self;
+        // It has told its end: nothing of the sandbox is left but itself, on its way out.
+        drop(keeper);
+        if matches!(finished, Err(Some(Error::Lost { .. }) | None)) {
+            super::sweep::remove_run(&planned.plan);
+        }
+        (finished, planned)
+    }
+
+    async fn deliver(
+        &mut self,
+        spec: &Spec,
+        delivery: &Delivery,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<Finished, Option<Error>> {
+        let placed = open_placed(&spec.placed)?;
+        let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
+        wire::send_delivery(&self.keeper.control, delivery, &fds).map_err(|_| None)?;
+        drop(fds);
+        drop(placed);
+        let streams = self.streams.take().ok_or(None)?;
+        let plan = &mut self.planned.plan;
+        plan.placed.clone_from(&delivery.placed); // for what an error names
+        follow(&self.keeper, plan, spec, streams, Some(self.started.clone()), sink)
+            .await
+            .map_err(Some)
+    }
+}
+
+/// What a delivery says of the files that a Spec places.
+pub(crate) fn placed(spec: &Spec) -> Vec<Placed> {
+    let file = |path: &std::path::PathBuf| Placed { path: path.clone(), executable: false };
+    spec.placed.iter().map(|one| file(&one.path)).collect()
+}
