@@ -101,9 +101,10 @@ each_level!(signals_to_everyone_stay_inside, [basic, standard, strict], |level| 
     let outcome = Sandbox::at(level).args(["-1", "0", &id]).run_python(code);
     // Its own group may be signalled. In a world of its own there is nobody else; at basic all others
     // are refused, by Landlock's scope, and as root by the other id as well.
-    let (expected, layer) = match level {
-        Level::Basic => ("EPERM\nsent\nEPERM\n", Layer::Scopes),
-        _ => ("ESRCH\nsent\nESRCH\n", Layer::PidNamespace),
+    let (expected, layer) = if level == Level::Basic {
+        ("EPERM\nsent\nEPERM\n", Layer::Scopes)
+    } else {
+        ("ESRCH\nsent\nESRCH\n", Layer::PidNamespace)
     };
     assert_eq!(outcome.stdout, expected, "{outcome:?}");
     assert_layer(&outcome, layer);

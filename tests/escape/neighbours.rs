@@ -85,9 +85,10 @@ each_level!(nothing_of_a_neighbour_is_seen, [standard, strict], |level| {
         Sandbox::at(level).with(["--timeout", "60s"]).args([token.as_str(), key.as_str()]);
     let mut first = sandbox.start("python", LEAVE);
     // The filter refuses keys, and at strict segments too, so there is nothing of them to be found.
-    let (made, segment) = match level {
-        Level::Strict => ("segment:EPERM", "segment:EPERM"),
-        _ => ("segment", "segment:ENOENT"),
+    let (made, segment) = if level == Level::Strict {
+        ("segment:EPERM", "segment:EPERM")
+    } else {
+        ("segment", "segment:ENOENT")
     };
     let left = format!("/tmp /dev/shm /home/sandbox /workspace socket {made} key:EPERM\n");
     assert_eq!(first.read_line(), left);

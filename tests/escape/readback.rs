@@ -92,11 +92,9 @@ each_level!(no_release_with_privileges_to_gain, [basic, standard], |level| {
 
 each_level!(no_release_without_landlock, [basic, standard], |level| {
     let rig = Rig::all(level).inject("landlock_restrict_self:retval=0");
-    let missing: &[Layer] = match level {
-        Level::Basic => &[Layer::Landlock, Layer::Scopes],
-        _ => &[Layer::Landlock],
-    };
-    not_released(&rig, missing);
+    let missing = [Layer::Landlock, Layer::Scopes];
+    // Above basic namespaces stand where the scopes would.
+    not_released(&rig, if level == Level::Basic { &missing } else { &missing[..1] });
 });
 
 #[test]
@@ -133,14 +131,22 @@ fn no_release_with_capabilities() {
 
 #[test]
 fn no_release_with_the_callers_id() {
-    if is_root() {
-        let rig = Rig::all(Level::Basic);
-        not_released(&rig.clone().inject("setresgid:retval=0"), &[Layer::Identity]);
-        let in_a_group = rig.clone().through("/usr/bin/setpriv --groups 27");
-        not_released(&in_a_group.inject("setgroups:retval=0"), &[Layer::Identity]);
-        // Root without capabilities may not even look at the run's own directory.
-        stops_at(&rig.inject("setresuid:retval=0"), Step::Landlock, "EACCES");
+    let rig = Rig::all(Level::Basic);
+    if !is_root() {
+        // An ordinary user has no other id to become, so nothing is missing without the call.
+        let rig = rig.inject("setresuid:retval=0").inject("setresgid:retval=0");
+        assert!(rig.run().expect("it is released").ok());
+        return;
     }
+    not_released(&rig.clone().inject("setresgid:retval=0"), &[Layer::Identity]);
+    let in_a_group = rig.clone().through("/usr/bin/setpriv --groups 27");
+    not_released(&in_a_group.inject("setgroups:retval=0"), &[Layer::Identity]);
+    // Root without capabilities may not even look at the run's own directory.
+    stops_at(&rig.inject("setresuid:retval=0"), Step::Landlock, "EACCES");
+    // In a user namespace that has no such id nobody can make a file.
+    let rig = Rig::all(Level::Standard);
+    stops_at(&rig.clone().inject("setresuid:retval=0"), Step::Writable, "EOVERFLOW");
+    stops_at(&rig.inject("setresgid:retval=0"), Step::Writable, "EOVERFLOW");
 }
 
 /// Flags of clone(2): those of the keeper's one clone, and the one of init's.
@@ -274,8 +280,14 @@ fn no_release_outside_its_cgroup() {
     not_released(&rig, &all);
 }
 
+/// Where newuidmap and newgidmap do nothing and are content. Mounting takes a user namespace in which one
+/// is root, so a second one gives the caller its id back.
+const IDLE_HELPERS: &str = "/usr/bin/unshare --map-root-user --mount /bin/sh -c '\
+    mount --bind /bin/true /usr/bin/newuidmap && mount --bind /bin/true /usr/bin/newgidmap && \
+    exec /usr/bin/unshare --map-user=$ID --map-group=$GROUP \"$@\"' sh";
+
 #[test]
-fn no_release_with_the_hosts_root_behind_the_id() {
+fn no_release_with_the_callers_own_id_at_strict() {
     if is_root() {
         // The map as long as the right one, but it leads to the caller.
         let at = written_to(Level::Strict, &["uid_map"]).nth;
@@ -283,5 +295,24 @@ fn no_release_with_the_hosts_root_behind_the_id() {
         let rig =
             Rig::keeper(Level::Strict).inject(format!("write:poke_enter=@arg2={map}:when={at}"));
         not_released(&rig, &[Layer::Identity, Layer::UidPerRun]);
+    } else {
+        // Without a map nobody can become anybody.
+        let ids = "export ID=$(id -u) GROUP=$(id -g)";
+        let rig = Rig::keeper(Level::Strict).before(ids).through(IDLE_HELPERS);
+        stops_at(&rig, Step::Become, "EINVAL");
+    }
+}
+
+#[test]
+fn helpers_that_may_not_map_ids_are_told_with_what_to_do() {
+    // A traced program gains no privilege: newuidmap is as if its set-user-id bit were gone.
+    match Rig::all(Level::Strict).run() {
+        // Root needs no help.
+        Ok(outcome) => assert!(is_root() && outcome.ok(), "{outcome:?}"),
+        Err(Error::Setup { step: Step::IdMap, errno, hint: Some(hint), .. }) => {
+            assert!(!is_root() && errno == "EPERM", "{errno}: {hint}");
+            assert!(hint.contains("set-user-id root") && hint.contains("uidmap"), "{hint}");
+        }
+        Err(other) => panic!("{other:?}"),
     }
 }

@@ -138,13 +138,12 @@ each_level!(a_read_only_workspace_cannot_be_changed, [basic, standard, strict], 
     let directory = open_to_all();
     let shown = directory.path().display().to_string();
     let outcome = Sandbox::at(level).with(["--workspace", &shown]).run_python(CHANGE);
-    let refused = match level {
+    let mut refused = ["EROFS"; 8];
+    if level == Level::Basic {
         // Landlock; but not every ABI of it knows of truncate, which the filter refuses.
-        Level::Basic => {
-            ["EPERM", "EACCES", "EACCES", "EACCES", "EACCES", "EACCES", "EACCES", "EACCES"]
-        }
-        _ => ["EROFS"; 8],
-    };
+        refused = ["EACCES"; 8];
+        refused[0] = "EPERM";
+    }
     assert_eq!(outcome.stdout, each(refused), "{outcome:?}");
     assert_eq!(fs::read_to_string(directory.join("kept")).expect("kept"), "as it was");
     assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 2);
