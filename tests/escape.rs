@@ -16,6 +16,8 @@ mod neighbours;
 mod readback;
 #[path = "escape/results.rs"]
 mod results;
+#[path = "escape/rig.rs"]
+mod rig;
 #[path = "escape/trusted.rs"]
 mod trusted;
 #[path = "escape/workspace.rs"]

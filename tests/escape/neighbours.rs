@@ -1,81 +1,110 @@
 //! Two runs at once share nothing that either could see.
 
-use belljar_tests::{Layer, Level, Sandbox, Token, each_level, is_root};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Leaves a trace of the token wherever a program can, says so, and stays.
+use belljar_tests::{Layer, Level, Program, Sandbox, Token, each_level, is_root};
+
+/// Leaves a trace of the token wherever a program can, says where, and stays.
 const LEAVE: &str = r#"
-import ctypes, os, socket, sys
-token = sys.argv[1]
-for directory in ('/tmp', '/dev/shm', '/home/sandbox', '/workspace'):
-    try: open(f'{directory}/{token}', 'w').close()
-    except OSError: pass
-try:
-    held = socket.socket(socket.AF_UNIX); held.bind('\0' + token); held.listen()
-except OSError: pass
+import ctypes, errno, os, socket, sys
+token, key = sys.argv[1], int(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
-libc.shmget(int(sys.argv[2]), 4096, 0o1666)
-libc.syscall(248, b'user', token.encode(), b'x', 1, -3)
-print(os.getuid(), flush=True)
-sys.stdin.read()
+held = socket.socket(socket.AF_UNIX)
+told = []
+def call(*args):
+    if libc.syscall(*args) < 0: raise OSError(ctypes.get_errno(), '')
+def tried(name, act):
+    try: act(); told.append(name)
+    except OSError as error: told.append(f'{name}:{errno.errorcode[error.errno]}')
+for directory in ('/tmp', '/dev/shm', '/home/sandbox', '/workspace'):
+    tried(directory, lambda: open(f'{directory}/{token}', 'w').close())
+tried('socket', lambda: (held.bind('\0' + token), held.listen()))
+tried('segment', lambda: call(29, key, 4096, 0o1666))
+tried('key', lambda: call(248, b'user', token.encode(), b'x', 1, -4))
+print(*told, flush=True)
 import time; time.sleep(100)
 "#;
 
-/// Looks for all of it, and names what it finds.
+/// Looks for all of it, and says what it finds.
 const LOOK: &str = r#"
-import ctypes, os, socket, sys
-token = sys.argv[1]
-for directory in ('/tmp', '/dev/shm', '/home/sandbox', '/workspace'):
-    if os.path.exists(f'{directory}/{token}'): print('found', directory)
-try:
-    socket.socket(socket.AF_UNIX).connect('\0' + token); print('found socket')
-except OSError: pass
+import ctypes, errno, os, socket, sys
+token, key = sys.argv[1], int(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
-if libc.shmget(int(sys.argv[2]), 0, 0) != -1: print('found segment')
-if libc.syscall(250, 10, -3, b'user', token.encode(), 0) != -1: print('found key')
+told = []
+def call(*args):
+    if libc.syscall(*args) < 0: raise OSError(ctypes.get_errno(), '')
+def tried(name, act):
+    try: act(); told.append(name)
+    except OSError as error: told.append(f'{name}:{errno.errorcode[error.errno]}')
+for directory in ('/tmp', '/dev/shm', '/home/sandbox', '/workspace'):
+    tried(directory, lambda: os.stat(f'{directory}/{token}'))
+tried('socket', lambda: socket.socket(socket.AF_UNIX).connect('\0' + token))
+tried('segment', lambda: call(29, key, 0, 0))
+tried('key', lambda: call(250, 10, -4, b'user', token.encode(), 0))
+print(*told)
 for pid in filter(str.isdigit, os.listdir('/proc')):
     try:
-        if token.encode() in open(f'/proc/{pid}/cmdline', 'rb').read() and int(pid) != os.getpid(): print('found process')
+        if token.encode() in open(f'/proc/{pid}/cmdline', 'rb').read() and int(pid) != os.getpid(): print('process')
     except OSError: pass
 print('looked')
 "#;
 
-each_level!(nothing_of_a_neighbour_is_seen, [standard, strict], |level| {
-    let token = Token::new();
-    let key = (std::process::id() & 0xff_ffff).to_string();
-    let mut first = Sandbox::at(level)
-        .with(["--timeout", "60s"])
-        .args([token.as_str(), key.as_str()])
-        .start("python", LEAVE);
-    assert_eq!(first.read_line(), "1000\n");
-    let second = Sandbox::at(level).args([token.as_str(), key.as_str()]).run_python(LOOK);
-    assert_eq!(second.stdout, "looked\n", "{second:?}");
-});
+/// A System V key that no other test uses: they are numbers of the host.
+fn segment_key() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(1);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    ((std::process::id() & 0xff_ffff) | (count << 24)).to_string()
+}
 
-#[test]
-fn the_same_look_outside_finds_a_neighbour() {
-    // The control: two programs without a sandbox find each other at once.
-    let token = Token::new();
-    let key = (std::process::id() & 0xff_ffff | 0x100_0000).to_string();
-    let start = |code: &str| {
-        belljar_tests::Program::new("/usr/bin/python3").args(["-c", code, token.as_str(), &key])
-    };
+/// The control: two programs without a sandbox find each other at once.
+fn neighbours_outside_find_each_other() {
+    let (token, key) = (Token::new(), segment_key());
+    let start =
+        |code: &str| Program::new("/usr/bin/python3").args(["-c", code, token.as_str(), &key]);
     let mut first = start(LEAVE).start_interactive();
-    first.read_line();
+    // The sandbox's own directories are not there outside.
+    let found = "/tmp /dev/shm /home/sandbox:ENOENT /workspace:ENOENT socket segment key\n";
+    assert_eq!(first.read_line(), found);
     let second = start(LOOK).run();
-    for name in ["/tmp", "/dev/shm", "socket", "segment", "process"] {
-        assert!(second.out().contains(&format!("found {name}")), "{name}: {second:?}");
-    }
+    assert_eq!(second.out(), format!("{found}process\nlooked\n"), "{second:?}");
     drop(first);
     let clean = format!(
-        "import ctypes, os\nfor d in ('/tmp', '/dev/shm'): os.remove(d + '/{}')\n\
-         libc = ctypes.CDLL(None)\nlibc.shmctl(libc.shmget({key}, 0, 0), 0, None)",
+        "import ctypes, os\nfor d in ('/tmp', '/dev/shm'): os.remove(d + '/{0}')\n\
+         libc = ctypes.CDLL(None)\nlibc.shmctl(libc.shmget({key}, 0, 0), 0, None)\n\
+         libc.syscall(250, 9, libc.syscall(250, 10, -4, b'user', b'{0}', 0), -4)",
         token.as_str()
     );
-    let cleaned = belljar_tests::Program::new("/usr/bin/python3").args(["-c", &clean]).run();
+    let cleaned = Program::new("/usr/bin/python3").args(["-c", &clean]).run();
     assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
 }
 
+each_level!(nothing_of_a_neighbour_is_seen, [standard, strict], |level| {
+    neighbours_outside_find_each_other();
+    let (token, key) = (Token::new(), segment_key());
+    let sandbox =
+        Sandbox::at(level).with(["--timeout", "60s"]).args([token.as_str(), key.as_str()]);
+    let mut first = sandbox.start("python", LEAVE);
+    // The filter refuses keys, and at strict segments too, so there is nothing of them to be found.
+    let (made, segment) = if level == Level::Strict {
+        ("segment:EPERM", "segment:EPERM")
+    } else {
+        ("segment", "segment:ENOENT")
+    };
+    let left = format!("/tmp /dev/shm /home/sandbox /workspace socket {made} key:EPERM\n");
+    assert_eq!(first.read_line(), left);
+    let second = sandbox.run_python(LOOK);
+    let found = format!(
+        "/tmp:ENOENT /dev/shm:ENOENT /home/sandbox:ENOENT /workspace:ENOENT socket:ECONNREFUSED \
+         {segment} key:EPERM\nlooked\n"
+    );
+    assert_eq!(second.stdout, found, "{second:?}");
+});
+
 each_level!(two_runs_at_once_have_different_host_ids, [basic, standard, strict], |level| {
+    // The control: two plain programs have one id, their caller's.
+    let own = rustix::process::geteuid().as_raw();
+    let plain = [(); 2].map(|()| Program::new("/bin/cat").start_interactive());
+    assert_eq!(plain.each_ref().map(|one| host_id_of_program(one.id())), [own, own]);
     let start = || {
         let code = "import time; print('up', flush=True); time.sleep(100)";
         let mut run = Sandbox::at(level).with(["--timeout", "60s"]).start("python", code);
@@ -84,7 +113,6 @@ each_level!(two_runs_at_once_have_different_host_ids, [basic, standard, strict],
     };
     let runs = [start(), start()];
     let ids = runs.each_ref().map(|run| host_id_of_program(run.id()));
-    let own = rustix::process::geteuid().as_raw();
     // An ordinary user has ids to give only at strict, from its subordinate range.
     if is_root() || level == Level::Strict {
         assert_ne!(ids[0], ids[1]);

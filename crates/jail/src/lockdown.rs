@@ -5,26 +5,34 @@ use std::os::fd::OwnedFd;
 use belljar_sys::process::{clear_groups, set_gid, set_uid};
 use belljar_sys::{Errno, Result, landlock, seccomp};
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::net::{self, AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource as Kind, Rlimit as Limit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::plan::{Identity, Landlock, Lockdown, Resource, Rlimit};
 use crate::report::{At, Step, Stopped};
 
+/// What Landlock was seen to refuse: each worked before, or was there to be reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Refused {
+    /// The witness file.
+    pub files: bool,
+    /// A socket with an abstract name and a signal to init: what the scopes are for.
+    pub neighbours: bool,
+}
+
 /// Everything but the system-call filter, which is last of all (see [`install_filter`]).
-///
-/// Returns whether Landlock was seen to refuse its witness.
 pub(crate) fn lock_down(
     plan: &Lockdown,
     identity: &Identity,
-) -> std::result::Result<bool, Stopped> {
+) -> std::result::Result<Refused, Stopped> {
     drop_bounding_set().at(Step::Capabilities)?;
     become_program(identity).at(Step::Identity)?;
     drop_capabilities().at(Step::Capabilities)?;
     forbid_new_privileges().at(Step::NoNewPrivileges)?;
     let refuses = match &plan.landlock {
         Some(rules) => restrict_files(rules)?,
-        None => false,
+        None => Refused::default(),
     };
     // After all that opens a descriptor of ours, so that even a very low limit is the program's alone.
     set_rlimits(&plan.rlimits)?;
@@ -109,8 +117,8 @@ pub(crate) fn forbid_new_privileges() -> Result<()> {
     rustix::thread::set_no_new_privs(true)
 }
 
-/// Landlock, and a look whether it holds: the witness opened before must be refused after.
-fn restrict_files(plan: &Landlock) -> std::result::Result<bool, Stopped> {
+/// Landlock, and a look whether it holds: what was open before must be refused after.
+fn restrict_files(plan: &Landlock) -> std::result::Result<Refused, Stopped> {
     let handled = landlock::all_access(plan.abi);
     let rules = landlock::create_ruleset(handled, plan.scopes).at(Step::Landlock)?;
     for (index, rule) in plan.rules.iter().enumerate() {
@@ -128,6 +136,43 @@ fn restrict_files(plan: &Landlock) -> std::result::Result<bool, Stopped> {
         rustix::fs::openat(CWD, &plan.witness, flags, Mode::empty())
     };
     let opened_before = open_witness().is_ok();
+    let neighbour = match plan.scopes {
+        0 => None,
+        _ => Some(Neighbour::meet().at(Step::Landlock)?),
+    };
     landlock::restrict_self(&rules).at(Step::Landlock)?;
-    Ok(opened_before && open_witness().err() == Some(Errno::ACCESS))
+    Ok(Refused {
+        files: opened_before && open_witness().err() == Some(Errno::ACCESS),
+        neighbours: neighbour.is_some_and(|one| one.is_out_of_reach()),
+    })
+}
+
+/// Somebody outside the domain that Landlock makes: a socket of the time before, and init.
+struct Neighbour {
+    address: SocketAddrAny,
+    /// Its name lives as long as it is open.
+    _socket: OwnedFd,
+}
+
+impl Neighbour {
+    fn meet() -> Result<Self> {
+        let socket = datagrams()?;
+        // Bound to no name, it gets an abstract one that nobody else has (unix(7), "Autobind").
+        net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
+        let address = net::getsockname(&socket)?;
+        net::connect(datagrams()?, &address)?;
+        Ok(Self { address, _socket: socket })
+    }
+
+    /// Root's run has another id than init, so the signal is refused without a scope as well; the two
+    /// scopes are raised by one call, and the socket tells them apart from none.
+    fn is_out_of_reach(&self) -> bool {
+        let reached = datagrams().and_then(|socket| net::connect(socket, &self.address));
+        let signalled = rustix::process::getppid().map(rustix::process::test_kill_process);
+        reached == Err(Errno::PERM) && signalled == Some(Err(Errno::PERM))
+    }
+}
+
+fn datagrams() -> Result<OwnedFd> {
+    net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }

@@ -122,7 +122,9 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
         ..Ready::default()
     };
     if let Some(lockdown) = &plan.lockdown {
-        ready.landlock_refuses = lockdown::lock_down(lockdown, &plan.identity)?;
+        let refused = lockdown::lock_down(lockdown, &plan.identity)?;
+        ready.landlock_refuses = refused.files;
+        ready.scopes_refuse = refused.neighbours;
     }
     // As the program, not as init: a directory that it may not enter is found here.
     rustix::process::chdir(&plan.program.directory).at(Step::Directory)?;

@@ -2,8 +2,8 @@
 //!
 //! Each layer that the plan expects is looked at where the kernel shows it: the payload's status,
 //! limits, mounts and cgroup files, and what only the payload can see of itself. A layer that is not
-//! found as planned ends the run before it starts. Three have no place in the kernel to be seen: the
-//! deadline, the list of variables and Landlock's scopes are taken from the plan that is carried out.
+//! found as planned ends the run before it starts. Two have no place in the kernel to be seen: the
+//! deadline and the list of variables are taken from the plan that is carried out.
 
 use std::collections::HashMap;
 use std::fs;
@@ -187,13 +187,12 @@ impl Payload<'_> {
         (format!("host uid {uid}"), right && uid != 0)
     }
 
-    /// Nobody else on this host runs under the same id now, as far as the caller may see.
+    /// The id that the kernel shows, not the planned one, is another than the caller's.
     fn uid_per_run(&self) -> (String, bool) {
-        let (Identity::Host { uid, .. } | Identity::Mapped { uid, .. }) = self.plan.identity else {
-            return ("the caller's own uid".to_owned(), false);
-        };
-        let own = uid != rustix::process::geteuid().as_raw();
-        (format!("host uid {uid}, not the caller's"), own)
+        let caller = rustix::process::geteuid().as_raw().to_string();
+        let mut ids = self.field("Uid").split_ascii_whitespace();
+        let own = ids.clone().count() == 4 && ids.clone().all(|id| id != caller);
+        (format!("host uid {}, not the caller's", ids.next().unwrap_or("unknown")), own)
     }
 
     fn lockdown(&self) -> Option<&Lockdown> {
@@ -208,9 +207,8 @@ impl Payload<'_> {
     fn scopes(&self) -> (String, bool) {
         let landlock = self.lockdown().and_then(|one| one.landlock.as_ref());
         let scoped = landlock.is_some_and(|one| one.scopes != 0 && one.abi >= 6);
-        ("landlock scopes: signals, abstract sockets".to_owned(), {
-            scoped && self.ready.landlock_refuses
-        })
+        let mechanism = "landlock scopes: signals, abstract sockets, witnesses refused";
+        (mechanism.to_owned(), scoped && self.ready.scopes_refuse)
     }
 
     fn seccomp(&self) -> (String, bool) {
@@ -278,7 +276,13 @@ impl Payload<'_> {
             let subset = own.iter().all(|mount| mount.source_options.contains("subset=pid"));
             return ("procfs, read-only, subset=pid".to_owned(), read_only && subset);
         }
-        (format!("procfs, read-only, {covered} entries covered"), read_only && covered > 0)
+        let all_covered = layout.proc.masked.iter().filter(|name| is_kernels(name)).all(|name| {
+            let point = format!("/proc/{name}");
+            // What this kernel does not have needs no cover; our own procfs shows the same entries.
+            mounts.iter().any(|mount| mount.point == point) || fs::symlink_metadata(&point).is_err()
+        });
+        let mechanism = format!("procfs, read-only, {covered} entries covered");
+        (mechanism, read_only && covered > 0 && all_covered)
     }
 
     fn devices(&self) -> (String, bool) {
@@ -331,6 +335,13 @@ impl Payload<'_> {
         };
         (format!("cgroup {version} {}", controller.name()), holds == Some(true))
     }
+}
+
+/// Whether an entry of /proc is the kernel's, and so the same in every procfs. A process has another
+/// name in each, so those that a caller had covered cannot be looked up by name.
+fn is_kernels(entry: &str) -> bool {
+    let first = entry.split('/').next().unwrap_or("");
+    !matches!(first, "self" | "thread-self") && !first.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The beginning of a limit's line in /proc/PID/limits.
@@ -392,5 +403,107 @@ mod tests {
         assert!(mount.has("ro") && !mount.has("r") && mount.has_source("subset=pid"));
         assert_eq!(Mount::parse(shared).unwrap().kind, "ext4");
         assert_eq!(Mount::parse("nonsense"), None);
+    }
+
+    /// A plan of which only what its check reads has a meaning.
+    fn plan() -> Plan {
+        let json = r#"{
+            "id": "", "identity": "caller", "cgroup": null, "lockdown": null, "placed": [],
+            "files": {"host": {"scratch": {"parent": "/", "name": "", "directories": []}}},
+            "program": {"path": "/", "argv": [], "environment": [["LANG", "C"]], "directory": "/"},
+            "wall_ms": 1, "cpu_ms": 1, "millicpus": 1, "expect": [], "keep_workspace": false,
+            "fault": null
+        }"#;
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn payload(plan: &Plan) -> Payload<'_> {
+        Payload {
+            plan,
+            group: None,
+            ready: Ready { namespaces: [1, 2, 3, 4, 5, 6, 7], ..Ready::default() },
+            pid: 0,
+            streams_are_pipes: false,
+            outside: [11, 12, 13, 14, 15, 16, 17],
+            status: HashMap::new(),
+            membership: String::new(),
+            mounts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_without_a_deadline_is_not_verified() {
+        let mut plan = plan();
+        assert!(payload(&plan).check(Layer::WallTimeout).verified);
+        plan.wall_ms = 0;
+        assert!(!payload(&plan).check(Layer::WallTimeout).verified);
+    }
+
+    #[test]
+    fn a_variable_that_changes_what_is_loaded_is_not_verified() {
+        let mut plan = plan();
+        assert!(payload(&plan).check(Layer::Environment).verified);
+        for name in NEVER_PASSED {
+            plan.program.environment = vec![(name.to_owned(), "x".to_owned())];
+            assert!(!payload(&plan).check(Layer::Environment).verified, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_is_the_keepers_or_unseen_is_not_verified() {
+        let layers = [
+            Layer::UserNamespace,
+            Layer::PidNamespace,
+            Layer::MountNamespace,
+            Layer::NetNamespace,
+            Layer::IpcNamespace,
+            Layer::UtsNamespace,
+            Layer::CgroupNamespace,
+        ];
+        let plan = plan();
+        for (index, layer) in layers.into_iter().enumerate() {
+            let mut payload = payload(&plan);
+            assert!(payload.check(layer).verified, "{layer}");
+            payload.ready.namespaces[index] = payload.outside[index];
+            assert!(!payload.check(layer).verified, "{layer}");
+            payload.ready.namespaces[index] = 0;
+            assert!(!payload.check(layer).verified, "{layer}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_verified() {
+        // The payload died meanwhile, or /proc shows nothing: no layer may pass on silence. Only those
+        // that are nowhere but in the plan, and the keeper's own, do not ask the payload.
+        let plan = plan();
+        let silent = Payload { ready: Ready::default(), ..payload(&plan) };
+        let silent_layers = [
+            Layer::OutputCap,
+            Layer::Session,
+            Layer::Rlimits,
+            Layer::NoNewPrivileges,
+            Layer::Capabilities,
+            Layer::Identity,
+            Layer::UidPerRun,
+            Layer::Landlock,
+            Layer::Scopes,
+            Layer::Seccomp,
+            Layer::Root,
+            Layer::Proc,
+            Layer::Devices,
+            Layer::Disk,
+            Layer::CgroupMemory,
+            Layer::CgroupPids,
+            Layer::CgroupCpu,
+        ];
+        for layer in silent_layers {
+            assert!(!silent.check(layer).verified, "{layer}");
+        }
+    }
+
+    #[test]
+    fn entries_of_processes_are_not_looked_up_by_name() {
+        assert!(is_kernels("kmsg") && is_kernels("sys/kernel/random/boot_id"));
+        assert!(!is_kernels("1/environ") && !is_kernels("self") && !is_kernels("thread-self/x"));
     }
 }

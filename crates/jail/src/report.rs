@@ -173,6 +173,8 @@ pub(crate) struct Ready {
     pub namespaces: [u64; 7],
     /// The witness path was refused with EACCES.
     pub landlock_refuses: bool,
+    /// So were a socket made before and a signal to init, with EPERM.
+    pub scopes_refuse: bool,
     /// Descriptors from 3 up that exec would pass on.
     pub stray_fds: u64,
 }
@@ -201,7 +203,8 @@ impl Note {
             }
             Self::Ready(ready) => {
                 let [a, b, c, d, e, f, g] = ready.namespaces;
-                [2, a, b, c, d, e, f, g, u64::from(ready.landlock_refuses), ready.stray_fds, 0]
+                let refuses = [ready.landlock_refuses, ready.scopes_refuse].map(u64::from);
+                [2, a, b, c, d, e, f, g, refuses[0], ready.stray_fds, refuses[1]]
             }
             Self::Ended(ending) => {
                 let disk = ending.disk.unwrap_or_default();
@@ -244,6 +247,7 @@ impl Note {
             2 => Self::Ready(Ready {
                 namespaces: [a, b, c, d, e, f, g],
                 landlock_refuses: h == 1,
+                scopes_refuse: j == 1,
                 stray_fds: i,
             }),
             3 => Self::Ended(Ending {
@@ -358,8 +362,12 @@ mod tests {
     #[test]
     fn notes_survive_the_wire() {
         let stopped = Stopped { step: Step::Seccomp, errno: 22, item: 7 };
-        let ready =
-            Ready { namespaces: [1, 2, 3, 4, 5, 6, 7], landlock_refuses: true, stray_fds: 2 };
+        let ready = Ready {
+            namespaces: [1, 2, 3, 4, 5, 6, 7],
+            landlock_refuses: true,
+            scopes_refuse: true,
+            stray_fds: 2,
+        };
         let disk = Disk {
             bytes_used: 1,
             bytes_free: 2,

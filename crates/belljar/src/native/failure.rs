@@ -1,6 +1,6 @@
 //! From the step where a set-up stopped to an error that says what to do.
 
-use belljar_jail::plan::{Files, Plan};
+use belljar_jail::plan::{Files, Identity, MapWriter, Plan};
 use belljar_jail::report::{Failed, Step};
 
 use crate::model::error::Error;
@@ -13,7 +13,7 @@ pub(crate) fn explain(failed: Failed, plan: &Plan) -> Error {
     }
     let errno = stopped.errno_name();
     let what = subject(stopped.step, usize::from(stopped.item), plan);
-    let hint = hint(stopped.step, &errno).map(ToOwned::to_owned);
+    let hint = hint(stopped.step, &errno, &plan.identity).map(ToOwned::to_owned);
     Error::Setup { step: stopped.step, errno, what, hint }
 }
 
@@ -36,8 +36,13 @@ fn subject(step: Step, item: usize, plan: &Plan) -> String {
     named.unwrap_or_else(|| "the sandbox".to_owned())
 }
 
-fn hint(step: Step, errno: &str) -> Option<&'static str> {
+fn hint(step: Step, errno: &str, identity: &Identity) -> Option<&'static str> {
+    let by_helpers = matches!(identity, Identity::Mapped { writer: MapWriter::Helpers, .. });
     Some(match (step, errno) {
+        (Step::IdMap, "EPERM" | "EACCES") if by_helpers => {
+            "newuidmap or newgidmap refused: both must be set-user-id root (as root: apt-get install \
+             --reinstall uidmap), and may not be traced; or say --allow-missing uid_per_run"
+        }
         (
             Step::Clone | Step::IdMap | Step::Sources | Step::Become,
             "EPERM" | "EACCES" | "ENOSPC",

@@ -100,24 +100,41 @@ pub(crate) fn subordinate_ranges(uid: u32) -> Option<(u32, u32)> {
     read_range(Path::new("/etc/subuid"), uid, name.as_deref())
 }
 
-/// One id of the caller's subordinate range that no other run of this user holds.
-fn subordinate(host: &Host, keeper: u32) -> Result<Chosen, Error> {
-    let user = user_name(host.uid);
-    let range = |file: &str| read_range(Path::new(file), host.uid, user.as_deref());
-    let helpers =
-        ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|one| Path::new(one).exists());
-    let (Some(uids), Some(gids), true) = (range("/etc/subuid"), range("/etc/subgid"), helpers)
-    else {
-        let name = user.unwrap_or_else(|| host.uid.to_string());
-        return Err(Error::Unavailable {
+/// Where a host says which ids an ordinary user may give away, and the programs that map them.
+struct Subordinate<'a> {
+    uids: &'a Path,
+    gids: &'a Path,
+    helpers: [&'a Path; 2],
+}
+
+impl Subordinate<'_> {
+    /// The user's ranges, or what it takes to have them.
+    fn ranges(&self, uid: u32, name: Option<&str>) -> Result<[(u32, u32); 2], Error> {
+        let helpers = self.helpers.iter().all(|one| one.exists());
+        let (uids, gids) = (read_range(self.uids, uid, name), read_range(self.gids, uid, name));
+        if let (Some(uids), Some(gids), true) = (uids, gids, helpers) {
+            return Ok([uids, gids]);
+        }
+        let name = name.map_or_else(|| uid.to_string(), ToOwned::to_owned);
+        Err(Error::Unavailable {
             level: Level::Strict,
             missing: "an id of its own for each run".to_owned(),
             hint: format!(
                 "apt-get install uidmap, and as root: usermod --add-subuids 100000-165535 \
                  --add-subgids 100000-165535 {name}; or say --allow-missing uid_per_run"
             ),
-        });
+        })
+    }
+}
+
+/// One id of the caller's subordinate range that no other run of this user holds.
+fn subordinate(host: &Host, keeper: u32) -> Result<Chosen, Error> {
+    let here = Subordinate {
+        uids: Path::new("/etc/subuid"),
+        gids: Path::new("/etc/subgid"),
+        helpers: [Path::new("/usr/bin/newuidmap"), Path::new("/usr/bin/newgidmap")],
     };
+    let [uids, gids] = here.ranges(host.uid, user_name(host.uid).as_deref())?;
     let count = uids.1.min(gids.1);
     for attempt in 0..count.min(MAX_TRIES) {
         let offset = (keeper.wrapping_add(attempt)) % count;
@@ -161,4 +178,34 @@ fn user_name(uid: u32) -> Option<String> {
         let name = fields.next()?;
         (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_helper_or_range_is_told_with_the_command_that_brings_it() {
+        let host = std::env::temp_dir().join(format!("bj-identity-{}", std::process::id()));
+        std::fs::create_dir(&host).unwrap();
+        let all = ["subuid", "subgid", "newuidmap", "newgidmap"].map(|name| host.join(name));
+        let [uids, gids, newuidmap, newgidmap] = all.each_ref().map(|path| path.as_path());
+        let here = Subordinate { uids, gids, helpers: [newuidmap, newgidmap] };
+        for path in &all {
+            std::fs::write(path, "eve:100000:10\nada:200000:65536\n").unwrap();
+        }
+        let range = (200_000, 65_536);
+        assert_eq!(here.ranges(7, Some("ada")).unwrap(), [range, range]);
+        for path in &all {
+            std::fs::remove_file(path).unwrap();
+            let message = here.ranges(7, Some("ada")).unwrap_err().to_string();
+            assert!(message.starts_with("level strict needs an id of its own"), "{message}");
+            for words in ["apt-get install uidmap", "usermod --add-subuids", " ada;"] {
+                assert!(message.contains(words), "{message}");
+            }
+            assert!(message.ends_with("or say --allow-missing uid_per_run"), "{message}");
+            std::fs::write(path, "ada:200000:65536\n").unwrap();
+        }
+        std::fs::remove_dir_all(&host).unwrap();
+    }
 }
