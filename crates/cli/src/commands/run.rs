@@ -10,6 +10,7 @@ use belljar::{
 };
 
 use crate::args::{LimitArgs, Run};
+use crate::output;
 use crate::render::{self, Live};
 
 pub(crate) async fn run(args: Run) -> u8 {
@@ -48,7 +49,8 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
     let mut reader_gone = false;
     let mut sink = |stream, bytes: &[u8]| {
         if !as_json && !reader_gone {
-            // Nobody reads (`| head`): the program may go on, but is heard no more.
+            // Nobody reads (`| head`): the program may go on, but is heard no more. Or we were asked
+            // to end while we waited for a reader, which is seen below.
             reader_gone = live.write(stream, bytes).is_err();
         }
     };
@@ -56,6 +58,9 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
         result = run.run_with_files(&mut sink) => result?,
         () = super::interrupted() => return Err(super::cancelled(&engine).await),
     };
+    if output::asked_to_end() {
+        return Err(super::cancelled(&engine).await); // in the same moment; the output is not whole
+    }
     if !reader_gone {
         // As above: a reader that is gone by now misses nothing that it asked for.
         live.finish().ok();
