@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use belljar_tests::{Level, Sandbox, TempDir, Verdict, each_level, is_root};
+use belljar_tests::{Level, Program, Sandbox, TempDir, Verdict, each_level, is_root};
 
 fn option(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     [name.to_owned(), value.to_string()]
@@ -126,6 +126,37 @@ each_level!(program_outside_the_workspace_can_read_it, [basic, standard, strict]
         Sandbox::at(level).with(option("--workspace", project.path().display())).run_file(&program);
     assert_eq!(outcome.stdout, "42\n", "{outcome:?}");
 });
+
+#[test]
+fn workspace_that_is_readable_by_a_group_of_the_caller_is_read() {
+    let directory = TempDir::new();
+    directory.file("data", "42");
+    let closed = |mode| fs::Permissions::from_mode(mode);
+    let run = |level: &str| {
+        let belljar = belljar_tests::belljar_bin();
+        let workspace = directory.path().display().to_string();
+        // Root's pass stands for a user who is in a group of the directory and does not own it.
+        let user = "exec setpriv --reuid 4242 --regid 4242 --groups 4243 \"$@\"";
+        let before = if is_root() { user } else { "exec \"$@\"" };
+        Program::new("/bin/sh")
+            .args(["-c", before, "sh"])
+            .arg(belljar)
+            .args(["run", "--level", level, "--allow-missing", "cgroup", "--quiet"])
+            .args(["--workspace", &workspace, "-c", "print(open('data').read())"])
+            .run()
+    };
+    if is_root() {
+        std::os::unix::fs::chown(directory.path(), Some(0), Some(4243)).expect("we are root");
+    }
+    fs::set_permissions(directory.path(), closed(0o750)).expect("it is ours");
+    let ended = run("standard");
+    assert_eq!((ended.code, ended.out()), (Some(0), "42\n".to_owned()), "{ended:?}");
+    fs::set_permissions(directory.path(), closed(0o000)).expect("it is ours");
+    let ended = run("standard");
+    fs::set_permissions(directory.path(), closed(0o755)).expect("it is ours");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err().contains("closed to uid"), "the true reason: {ended:?}");
+}
 
 #[test]
 fn links_in_a_workspace_lead_nowhere() {
