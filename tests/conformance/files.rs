@@ -208,6 +208,7 @@ for mode in (0o4755, 0o2755):
     let found = tree(&out);
     assert!(found.contains(&"result.txt".to_owned()), "{found:?}");
     assert!(found.contains(&"sub/deep/run.sh".to_owned()), "{found:?}");
+    assert!(found.contains(&"closed".to_owned()), "{found:?}");
     let others: Vec<_> = found
         .iter()
         .filter(|name| !["result.txt", "sub/deep/run.sh", "closed"].contains(&name.as_str()))
@@ -218,6 +219,24 @@ for mode in (0o4755, 0o2755):
     assert_eq!(status("sub/deep/run.sh").permissions().mode() & 0o7777, 0o755);
     let me = rustix::process::geteuid().as_raw();
     assert_eq!(status("result.txt").uid(), me, "results belong to the caller");
+});
+
+each_level!(results_that_the_program_kept_to_itself_come_out, [standard, strict], |level| {
+    let parent = TempDir::new();
+    let out = parent.join("out");
+    let code = "import os
+os.umask(0o077)
+os.makedirs('private/deeper')
+open('private/deeper/key', 'w').write('42')
+open('tool', 'w').write('#!'); os.chmod('tool', 0o700)
+os.mkdir('closed'); open('closed/in', 'w').write('c')
+for path in 'closed/in', 'closed', '.': os.chmod(path, 0)";
+    let ended = Sandbox::at(level).with(option("--out", out.display())).plain("python", code);
+    assert_eq!((ended.code, ended.err()), (Some(0), String::new()), "nothing is left behind");
+    assert_eq!(tree(&out), ["closed/in", "private/deeper/key", "tool"]);
+    let mode = |name: &str| fs::metadata(out.join(name)).expect("copied").permissions().mode();
+    assert_eq!(mode("private/deeper/key") & 0o7777, 0o644);
+    assert_eq!(mode("tool") & 0o7777, 0o755);
 });
 
 #[test]
