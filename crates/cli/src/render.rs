@@ -57,6 +57,11 @@ pub(crate) fn trouble(message: &str, code: u8) -> u8 {
     code
 }
 
+/// The run ended and was told; its results did not all reach the caller.
+pub(crate) fn copy_stopped(why: &str) -> u8 {
+    trouble(&format!("the results are not whole: cannot copy them out: {why}"), OURS)
+}
+
 /// An error as a JSON object, for --json and batches.
 pub(crate) fn error_json(error: &Error) -> serde_json::Value {
     let mut inner = serde_json::json!({ "kind": error.kind(), "message": error.to_string() });

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use belljar::{
-    Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome,
-    RunRequest, SpecError, Workspace,
+    Config, CopiedOut, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES,
+    Outcome, RunRequest, SpecError, Workspace,
 };
 
 use crate::args::{LimitArgs, Run};
@@ -16,15 +16,19 @@ use crate::render::{self, Live};
 pub(crate) async fn run(args: Run) -> u8 {
     let (as_json, quiet) = (args.json, args.quiet);
     match carry_out(args).await {
-        Ok(outcome) => {
+        Ok((outcome, copied)) => {
+            let mut code = render::exit_code(&outcome);
             if as_json {
                 let printed = render::json(&outcome);
-                return if printed == 0 { render::exit_code(&outcome) } else { printed };
-            }
-            if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
+                code = if printed == 0 { code } else { printed };
+            } else if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
                 render::trouble(&summary, 0);
             }
-            render::exit_code(&outcome)
+            match copied.and_then(|copied| copied.stopped) {
+                // Whoever asked for results and reads only the code must not take them for whole.
+                Some(why) => render::copy_stopped(&why),
+                None => code,
+            }
         }
         Err(error) => {
             if as_json {
@@ -37,7 +41,7 @@ pub(crate) async fn run(args: Run) -> u8 {
     }
 }
 
-async fn carry_out(args: Run) -> Result<Outcome, Error> {
+async fn carry_out(args: Run) -> Result<(Outcome, Option<CopiedOut>), Error> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
     let engine = Engine::open(Config { fault, prestart: true, ..Config::default() })?;
     let (out, as_json, raw, quiet) = (args.out.clone(), args.json, args.raw, args.quiet);
@@ -68,7 +72,7 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
     for skipped in copied.iter().flat_map(|one| &one.skipped).filter(|_| !quiet) {
         render::trouble(&format!("not copied out: {} ({})", skipped.path, skipped.reason), 0);
     }
-    Ok(outcome)
+    Ok((outcome, copied))
 }
 
 /// The request that the arguments ask for.
