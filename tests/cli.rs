@@ -7,6 +7,8 @@
 
 #[path = "cli/batches.rs"]
 mod batches;
+#[path = "cli/doctor.rs"]
+mod doctor;
 #[path = "cli/errors.rs"]
 mod errors;
 #[path = "cli/exit_codes.rs"]

@@ -103,8 +103,8 @@ fn build_zygote() -> Result<(), Box<dyn Error>> {
     let folder = out.join("zygote");
     #[expect(clippy::disallowed_methods, reason = "a build script has no other way to start cargo")]
     let status = Command::new(env::var("CARGO")?)
-        .args(["build", "--quiet", "--package", "belljar-zygote", "--profile", "zygote"])
-        .args(["--target", &target, "--target-dir"])
+        .args(["rustc", "--quiet", "--package", "belljar-zygote", "--profile", "zygote"])
+        .args(["--lib", "--crate-type", "cdylib", "--target", &target, "--target-dir"])
         .arg(&folder)
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=-crt-static")
         .env_remove("RUSTC_WORKSPACE_WRAPPER") // clippy's, which builds nothing

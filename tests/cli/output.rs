@@ -1,6 +1,7 @@
 //! Output as it comes, to pipes and to terminals.
 
-use belljar_tests::{Program, Sandbox, each_level};
+use belljar_tests::{Program, Sandbox, Token, each_level};
+use rustix::process::Signal;
 
 each_level!(output_streams_while_the_program_runs, |level| {
     // The second line comes only after the test, having read the first, lets the program go on. At
@@ -12,7 +13,7 @@ print('first', flush=True)
 signal.pause()",
     );
     assert_eq!(running.read_line(), "first\n");
-    running.signal(rustix::process::Signal::INT);
+    running.signal(Signal::INT);
     assert_eq!(running.wait().code, Some(130));
 });
 
@@ -85,4 +86,46 @@ except OSError as error: print('no terminal')",
     );
     assert!(shown.contains("[False, False, False]"), "{shown:?}");
     assert!(shown.contains("no terminal"), "{shown:?}");
+}
+
+/// Prints without end, and a word of its own in its arguments tells whether anything is left of it.
+const FLOOD: &str = "import sys
+while True: sys.stdout.write('x' * 1000)";
+
+each_level!(reader_that_does_not_read_does_not_hold_an_end_back, |level| {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let token = Token::new();
+        let running = Sandbox::at(level).args([token.as_str()]).start("python", FLOOD);
+        running.wait_until_stuck();
+        running.signal(signal);
+        assert!(running.ends_unread(), "{signal:?} is not heard");
+        token.assert_gone();
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(130), "{}", ended.err());
+        assert_eq!(ended.err(), "belljar: cancelled\n");
+    }
+});
+
+#[test]
+fn reader_that_does_not_read_json_does_not_hold_an_end_back() {
+    let code = "print('x' * 500_000)";
+    let running = Sandbox::standard().with(["--output", "1m"]).start_json("python", code);
+    running.wait_until_stuck();
+    running.signal(Signal::TERM);
+    assert!(running.ends_unread());
+    assert_eq!(running.wait().code, Some(130));
+}
+
+#[test]
+fn slow_reader_gets_every_byte_in_order_and_memory_stays_flat() {
+    let code = "import sys
+for number in range(3_000_000): sys.stdout.write('%07d\\n' % number)";
+    let running = Sandbox::standard().start("python", code);
+    running.wait_until_stuck();
+    let peak = running.peak_memory().expect("it runs");
+    assert!(peak < 64 << 20, "{peak} bytes for an output of 24 MB that nobody reads");
+    let ended = running.wait();
+    let expected: String = (0..3_000_000).map(|number| format!("{number:07}\n")).collect();
+    assert_eq!(ended.code, Some(0), "{}", ended.err());
+    assert!(ended.stdout == expected.as_bytes(), "{} bytes", ended.stdout.len());
 }

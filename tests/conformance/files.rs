@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use belljar_tests::{Level, Sandbox, TempDir, Verdict, each_level, is_root};
+use belljar_tests::{Level, Program, Sandbox, TempDir, Verdict, each_level, is_root};
 
 fn option(name: &str, value: impl std::fmt::Display) -> [String; 2] {
     [name.to_owned(), value.to_string()]
@@ -128,6 +128,37 @@ each_level!(program_outside_the_workspace_can_read_it, [basic, standard, strict]
 });
 
 #[test]
+fn workspace_that_is_readable_by_a_group_of_the_caller_is_read() {
+    let directory = TempDir::new();
+    directory.file("data", "42");
+    let closed = |mode| fs::Permissions::from_mode(mode);
+    let run = |level: &str| {
+        let belljar = belljar_tests::belljar_bin();
+        let workspace = directory.path().display().to_string();
+        // Root's pass stands for a user who is in a group of the directory and does not own it.
+        let user = "exec setpriv --reuid 4242 --regid 4242 --groups 4243 \"$@\"";
+        let before = if is_root() { user } else { "exec \"$@\"" };
+        Program::new("/bin/sh")
+            .args(["-c", before, "sh"])
+            .arg(belljar)
+            .args(["run", "--level", level, "--allow-missing", "cgroup", "--quiet"])
+            .args(["--workspace", &workspace, "-c", "print(open('data').read())"])
+            .run()
+    };
+    if is_root() {
+        std::os::unix::fs::chown(directory.path(), Some(0), Some(4243)).expect("we are root");
+    }
+    fs::set_permissions(directory.path(), closed(0o750)).expect("it is ours");
+    let ended = run("standard");
+    assert_eq!((ended.code, ended.out()), (Some(0), "42\n".to_owned()), "{ended:?}");
+    fs::set_permissions(directory.path(), closed(0o000)).expect("it is ours");
+    let ended = run("standard");
+    fs::set_permissions(directory.path(), closed(0o755)).expect("it is ours");
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err().contains("closed to uid"), "the true reason: {ended:?}");
+}
+
+#[test]
 fn links_in_a_workspace_lead_nowhere() {
     let secret = TempDir::new();
     secret.file("secret", "host's");
@@ -177,6 +208,7 @@ for mode in (0o4755, 0o2755):
     let found = tree(&out);
     assert!(found.contains(&"result.txt".to_owned()), "{found:?}");
     assert!(found.contains(&"sub/deep/run.sh".to_owned()), "{found:?}");
+    assert!(found.contains(&"closed".to_owned()), "{found:?}");
     let others: Vec<_> = found
         .iter()
         .filter(|name| !["result.txt", "sub/deep/run.sh", "closed"].contains(&name.as_str()))
@@ -187,6 +219,24 @@ for mode in (0o4755, 0o2755):
     assert_eq!(status("sub/deep/run.sh").permissions().mode() & 0o7777, 0o755);
     let me = rustix::process::geteuid().as_raw();
     assert_eq!(status("result.txt").uid(), me, "results belong to the caller");
+});
+
+each_level!(results_that_the_program_kept_to_itself_come_out, [standard, strict], |level| {
+    let parent = TempDir::new();
+    let out = parent.join("out");
+    let code = "import os
+os.umask(0o077)
+os.makedirs('private/deeper')
+open('private/deeper/key', 'w').write('42')
+open('tool', 'w').write('#!'); os.chmod('tool', 0o700)
+os.mkdir('closed'); open('closed/in', 'w').write('c')
+for path in 'closed/in', 'closed', '.': os.chmod(path, 0)";
+    let ended = Sandbox::at(level).with(option("--out", out.display())).plain("python", code);
+    assert_eq!((ended.code, ended.err()), (Some(0), String::new()), "nothing is left behind");
+    assert_eq!(tree(&out), ["closed/in", "private/deeper/key", "tool"]);
+    let mode = |name: &str| fs::metadata(out.join(name)).expect("copied").permissions().mode();
+    assert_eq!(mode("private/deeper/key") & 0o7777, 0o644);
+    assert_eq!(mode("tool") & 0o7777, 0o755);
 });
 
 #[test]

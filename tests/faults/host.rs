@@ -1,6 +1,6 @@
 //! Hosts and callers that are short of something.
 
-use belljar_tests::{Sandbox, TempDir};
+use belljar_tests::{Program, Sandbox, TempDir, belljar_bin};
 
 use crate::guard::{Guarded, Mark, belljar_command};
 
@@ -38,6 +38,26 @@ fn too_few_inodes_for_the_files_are_told() {
         "{guarded:?}"
     );
     guarded.assert_clean();
+}
+
+#[test]
+fn results_that_find_no_room_leave_the_outcome_as_it_is() {
+    let parent = TempDir::new();
+    let out = parent.join("out");
+    // A bound on our files that fails the write, as a full disk does, for root and everybody else. Only
+    // the soft one: the program's own must not come out lower than asked.
+    let bound = "trap '' XFSZ; ulimit -S -f 8192; exec \"$@\"";
+    let code = "open('large', 'wb').write(bytes(16 << 20)); print('done'); exit(7)";
+    let ended = Program::new("/bin/bash")
+        .args(["-c", bound, "bash"])
+        .arg(belljar_bin())
+        .args(["run", "--json", "--out", &out.display().to_string(), "-c", code])
+        .run();
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    assert!(ended.err().contains("the results are not whole"), "{ended:?}");
+    let outcome = belljar_tests::outcome(&ended);
+    assert_eq!((outcome.exit_code, outcome.stdout.as_str()), (Some(7), "done\n"));
+    assert!(!out.join("large").exists(), "half a result is none");
 }
 
 #[test]

@@ -196,6 +196,26 @@ impl Running {
         !ends_within(self.pid(), Duration::ZERO)
     }
 
+    /// Waits until its standard output is full because nobody reads it.
+    pub fn wait_until_stuck(&self) {
+        let pipe = File::options().write(true).open(format!("/proc/{}/fd/1", self.id()));
+        let pipe = pipe.expect("its end of the pipe");
+        // Not by its bytes: the kernel counts pages, and one may hold a single byte.
+        let has_room = || {
+            let mut look = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::OUT)];
+            poll(&mut look, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        };
+        while has_room() {
+            assert!(self.is_running() && Instant::now() < self.deadline, "{self:?} fills no pipe");
+            thread::yield_now();
+        }
+    }
+
+    /// Whether it ends though nobody reads its standard output.
+    pub fn ends_unread(&self) -> bool {
+        ends_within(self.pid(), self.deadline.saturating_duration_since(Instant::now()))
+    }
+
     /// The most memory that it has held so far, in bytes; nothing once it has ended.
     pub fn peak_memory(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;

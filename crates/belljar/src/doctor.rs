@@ -2,12 +2,14 @@
 //!
 //! A level works when a run at it works: doctor tries, and explains only what failed.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+pub mod fixes;
+
+use std::path::Path;
 
 use serde::Serialize;
 
 use crate::engine::Engine;
+use crate::model::error::Error;
 use crate::model::level::Level;
 use crate::model::request::RunRequest;
 use crate::native::cgroups::Cgroups;
@@ -30,7 +32,7 @@ pub struct LevelState {
     pub works: bool,
     /// Why it does not.
     pub problem: Option<String>,
-    /// Commands that would make it work.
+    /// Commands for everything that it lacks, what lower levels lack too included.
     pub fixes: Vec<String>,
 }
 
@@ -39,6 +41,9 @@ pub struct LevelState {
 pub struct Fact {
     pub name: String,
     pub found: String,
+    /// The lowest level that cannot be without it.
+    pub needed_from: Level,
+    /// What would help, if it is not as it should be.
     pub fix: Option<String>,
 }
 
@@ -70,37 +75,76 @@ async fn try_level(engine: &Engine, level: Level, host: &[Fact]) -> LevelState {
     let request = RunRequest { level, ..RunRequest::command(["true"]) };
     let problem = match engine.run(request).await {
         Ok(outcome) if outcome.ok() => None,
-        Ok(outcome) => Some(format!("a trial run ended with {:?}", outcome.verdict)),
-        Err(error) => Some(error.to_string()),
+        Ok(outcome) => {
+            Some(Problem::plain(format!("a trial run ended with {:?}", outcome.verdict)))
+        }
+        Err(error) => Some(Problem::of(error)),
     };
-    let fixes = match &problem {
-        None => Vec::new(),
-        Some(_) if level == Level::Maximum => Vec::new(),
-        Some(_) => host.iter().filter_map(|fact| fact.fix.clone()).collect(),
+    state(level, problem, host)
+}
+
+/// Why a trial failed, and what the error itself would do about it.
+struct Problem {
+    what: String,
+    hint: Option<String>,
+}
+
+impl Problem {
+    fn plain(what: String) -> Self {
+        Self { what, hint: None }
+    }
+
+    fn of(error: Error) -> Self {
+        match error {
+            Error::Unavailable { missing, hint, .. } => {
+                Self { what: format!("needs {missing}"), hint: Some(hint) }
+            }
+            Error::Spec(_)
+            | Error::Setup { .. }
+            | Error::NotVerified { .. }
+            | Error::Backend { .. }
+            | Error::Lost { .. }
+            | Error::Budget { .. }
+            | Error::Cancelled => Self::plain(error.to_string()),
+        }
+    }
+}
+
+/// A level with what it lacks itself. The error's own hint stands in where no fact explains it.
+fn state(level: Level, problem: Option<Problem>, host: &[Fact]) -> LevelState {
+    let Some(Problem { what, hint }) = problem else {
+        return LevelState { level, works: true, problem: None, fixes: Vec::new() };
     };
-    LevelState { level, works: problem.is_none(), problem, fixes }
+    // Nothing that could be done here would be enough for maximum.
+    let needed = host.iter().filter(|fact| fact.needed_from <= level && level < Level::Maximum);
+    let fixes: Vec<String> = needed.filter_map(|fact| fact.fix.clone()).collect();
+    let problem = match hint {
+        Some(hint) if fixes.is_empty() => format!("{what}; {hint}"),
+        Some(_) | None => what,
+    };
+    LevelState { level, works: false, problem: Some(problem), fixes }
 }
 
 fn facts(engine: &Engine) -> Vec<Fact> {
-    let host = engine.host();
+    let (host, root) = (engine.host(), Path::new("/"));
     let mut facts = vec![landlock(host.landlock_abi)];
     if host.uid != 0 {
-        facts.push(user_namespaces());
-        facts.push(subordinate_ids(host.uid));
+        facts.push(user_namespaces(root));
+        facts.push(subordinate_ids(root, crate::native::subordinate_ranges(host.uid)));
     }
-    facts.push(cgroups(engine));
+    facts.push(cgroups(root, &host.cgroups, host.uid));
     facts
 }
 
-fn fact(name: &str, found: impl Into<String>, fix: Option<String>) -> Fact {
-    Fact { name: name.to_owned(), found: found.into(), fix }
+fn fact(name: &str, needed_from: Level, found: impl Into<String>, fix: Option<String>) -> Fact {
+    Fact { name: name.to_owned(), found: found.into(), needed_from, fix }
 }
 
 /// What each ABI still leaves open, so that nobody takes Landlock for more than it is there.
 fn landlock(abi: Option<u32>) -> Fact {
     let Some(abi) = abi else {
         let fix = "boot with landlock in the kernel's lsm= list (Linux 5.13 or later)".to_owned();
-        return fact("landlock", "absent", Some(fix));
+        return fact("landlock", Level::Basic, "absent", Some(fix));
     };
     let mut open = vec!["stat, chmod and times (seccomp refuses the latter at basic)"];
     for (since, gap) in [
@@ -112,248 +156,114 @@ fn landlock(abi: Option<u32>) -> Fact {
             open.push(gap);
         }
     }
-    fact("landlock", format!("ABI {abi}; leaves open: {}", open.join(", ")), None)
+    let found = format!("ABI {abi}; leaves open: {}", open.join(", "));
+    fact("landlock", Level::Basic, found, None)
 }
 
 /// The switches by which distributions keep user namespaces from ordinary users.
-fn user_namespaces() -> Fact {
-    let name = "user namespaces";
-    let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+fn user_namespaces(root: &Path) -> Fact {
+    let fact = |found: &str, fix| fact("user namespaces", Level::Standard, found, fix);
+    let setting = |path: &str| fixes::setting(root, path);
     let by_hand = |setting: &str| Some(format!("sudo sysctl -w {setting}"));
-    if read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1")
-        && !Path::new(APPARMOR_PROFILE).exists()
+    if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1"
+        && !fixes::at(root, fixes::APPARMOR_PROFILE).exists()
     {
         let found = "restricted by AppArmor (kernel.apparmor_restrict_unprivileged_userns = 1)";
-        return fact(name, found, Some("sudo belljar doctor --fix".to_owned()));
+        return fact(found, Some("sudo belljar doctor --fix".to_owned()));
     }
-    if read("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
+    if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
         let fix = by_hand("kernel.unprivileged_userns_clone=1");
-        return fact(name, "switched off (kernel.unprivileged_userns_clone = 0)", fix);
+        return fact("switched off (kernel.unprivileged_userns_clone = 0)", fix);
     }
-    if read("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
+    if setting("/proc/sys/user/max_user_namespaces") == "0" {
         let fix = by_hand("user.max_user_namespaces=15000");
-        return fact(name, "none allowed (user.max_user_namespaces = 0)", fix);
+        return fact("none allowed (user.max_user_namespaces = 0)", fix);
     }
-    fact(name, "not restricted", None)
+    fact("not restricted", None)
 }
 
-fn subordinate_ids(uid: u32) -> Fact {
-    let name = "subordinate ids";
-    if !Path::new("/usr/bin/newuidmap").exists() {
+fn subordinate_ids(root: &Path, range: Option<(u32, u32)>) -> Fact {
+    let fact = |found: &str, fix| fact("subordinate ids", Level::Strict, found, fix);
+    if !fixes::at(root, "/usr/bin/newuidmap").exists() {
         let fix = "sudo apt-get install uidmap".to_owned();
-        return fact(name, "newuidmap is not installed; strict needs it", Some(fix));
+        return fact("newuidmap is not installed", Some(fix));
     }
-    match crate::native::subordinate_ranges(uid) {
-        Some((start, count)) => fact(name, format!("{count} from {start}"), None),
+    match range {
+        Some((start, count)) => fact(&format!("{count} from {start}"), None),
         None => {
             let fix = "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER";
-            fact(name, "no range for this user; strict needs one", Some(fix.to_owned()))
+            fact("no range for this user", Some(fix.to_owned()))
         }
     }
 }
 
-fn cgroups(engine: &Engine) -> Fact {
-    let cgroups = &engine.host().cgroups;
-    let fix = "sudo belljar doctor --fix --user $USER, or run with --allow-missing cgroup";
+fn cgroups(root: &Path, cgroups: &Cgroups, uid: u32) -> Fact {
     let missing = matches!(cgroups, Cgroups::None(_));
-    fact("cgroups", cgroups.to_string(), missing.then(|| fix.to_owned()))
+    let fix = missing.then(|| format!("{}, or run with --allow-missing cgroup", way_in(root, uid)));
+    fact("cgroups", Level::Standard, cgroups.to_string(), fix)
+}
+
+/// How this user gets a cgroup.
+fn way_in(root: &Path, uid: u32) -> String {
+    let session = fixes::session(root, uid);
+    match uid {
+        0 => "as said there".to_owned(),
+        // Delegated, but only root may move a process in from outside (cgroups(7), "Delegation").
+        _ if session.exists() => format!("echo $$ | sudo tee {}/cgroup.procs", session.display()),
+        _ => "sudo belljar doctor --fix --user $USER".to_owned(),
+    }
 }
 
 fn languages(engine: &Engine) -> Vec<Fact> {
     let describe = |language: &crate::languages::Language| match language.find() {
         Ok(found) => {
             let version = language.probe_version(&found).unwrap_or_default();
-            fact(&language.name, format!("{version} {}", found.path.display()), None)
+            let found = format!("{version} {}", found.path.display());
+            fact(&language.name, Level::None, found, None)
         }
-        Err(error) => fact(&language.name, "not installed", Some(error.reason)),
+        Err(error) => fact(&language.name, Level::None, "not installed", Some(error.reason)),
     };
     engine.languages().iter().map(describe).collect()
-}
-
-/// Where the profile that lets this binary make user namespaces is installed.
-pub const APPARMOR_PROFILE: &str = "/etc/apparmor.d/belljar";
-const SYSCTL_FILE: &str = "/etc/sysctl.d/60-belljar.conf";
-const DELEGATE_FILE: &str = "/etc/systemd/system/user@.service.d/60-belljar.conf";
-
-/// One thing that `doctor --fix` would change, shown before it is done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fix {
-    pub why: String,
-    pub change: Change,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// Write a file, then run a command that makes it count.
-    File { path: PathBuf, contents: String, then: Vec<String> },
-    /// Make a directory of the cgroup tree and give it to a user. Does not survive a reboot.
-    Delegate { directory: PathBuf, uid: u32, gid: u32 },
-}
-
-/// What is missing for ordinary users on this host; `user` is who cgroups are delegated to.
-pub fn fixes(root: &Path, binary: &Path, user: Option<(u32, u32)>) -> Vec<Fix> {
-    let at = |path: &str| root.join(path.trim_start_matches('/'));
-    let setting = |path: &str| fs::read_to_string(at(path)).unwrap_or_default().trim().to_owned();
-    let mut fixes = Vec::new();
-    let mut add_file = |why: &str, path: &str, contents: String, then: &[&str]| {
-        let change = Change::File {
-            path: at(path),
-            contents,
-            then: then.iter().map(|word| (*word).to_owned()).collect(),
-        };
-        fixes.push(Fix { why: why.to_owned(), change });
-    };
-    if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1"
-        && !at(APPARMOR_PROFILE).exists()
-    {
-        let why = "AppArmor keeps user namespaces from ordinary users; this allows them to belljar";
-        let then = ["apparmor_parser", "-r", APPARMOR_PROFILE];
-        add_file(why, APPARMOR_PROFILE, apparmor_profile(binary), &then);
-    }
-    let mut sysctls = String::new();
-    if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
-        sysctls += "kernel.unprivileged_userns_clone = 1\n";
-    }
-    if setting("/proc/sys/user/max_user_namespaces") == "0" {
-        sysctls += "user.max_user_namespaces = 15000\n";
-    }
-    if !sysctls.is_empty() {
-        let why = "user namespaces are switched off for ordinary users";
-        add_file(why, SYSCTL_FILE, sysctls, &["sysctl", "-p", SYSCTL_FILE]);
-    }
-    let systemd = at("/run/systemd/system").exists();
-    if systemd && !at(DELEGATE_FILE).exists() {
-        let why = "systemd delegates memory and pids to users by default, but not always cpu";
-        let contents = "[Service]\nDelegate=cpu memory pids\n".to_owned();
-        add_file(why, DELEGATE_FILE, contents, &["systemctl", "daemon-reload"]);
-    }
-    if let (false, Some((uid, gid))) = (systemd, user) {
-        fixes.extend(delegations(root, uid, gid));
-    }
-    fixes
-}
-
-fn apparmor_profile(binary: &Path) -> String {
-    format!(
-        "# Lets belljar make user namespaces; everything else is as without a profile.\n\
-         abi <abi/4.0>,\ninclude <tunables/global>\n\n\
-         profile belljar {} flags=(unconfined) {{\n  userns,\n}}\n",
-        binary.display()
-    )
-}
-
-/// On a host without systemd: a directory for the user in each hierarchy that a run needs.
-fn delegations(root: &Path, uid: u32, gid: u32) -> Vec<Fix> {
-    let top = root.join("sys/fs/cgroup");
-    let v1 = ["memory", "pids", "cpu", "cpuacct", "cpu,cpuacct"].map(|name| top.join(name));
-    let present = v1.into_iter().filter(|path| path.is_dir() && !path.is_symlink());
-    present
-        .map(|path| path.join("belljar").join(uid.to_string()))
-        .filter(|path| !path.exists())
-        .map(|directory| Fix {
-            why: "no cgroup is delegated to this user (until the next reboot)".to_owned(),
-            change: Change::Delegate { directory, uid, gid },
-        })
-        .collect()
-}
-
-/// Carries out one fix. The caller has shown it and was told to go on.
-pub fn apply(fix: &Fix) -> std::io::Result<()> {
-    match &fix.change {
-        Change::File { path, contents, then } => {
-            if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            fs::write(path, contents)?;
-            let Some((program, args)) = then.split_first() else {
-                return Ok(());
-            };
-            let args: Vec<std::ffi::OsString> = args.iter().map(Into::into).collect();
-            let output = belljar_sys::spawn::output(program, &args)?;
-            if output.status.success() {
-                return Ok(());
-            }
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(std::io::Error::other(format!("{program} failed: {said}")))
-        }
-        Change::Delegate { directory, uid, gid } => {
-            fs::create_dir_all(directory)?;
-            let owner = (Some(*uid), Some(*gid));
-            std::os::unix::fs::chown(directory, owner.0, owner.1)?;
-            for file in ["cgroup.procs", "tasks"] {
-                std::os::unix::fs::chown(directory.join(file), owner.0, owner.1)?;
-            }
-            Ok(())
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A host as `fixes` sees it, made of files.
-    struct Fake(PathBuf);
-
-    impl Fake {
-        fn new(name: &str, files: &[(&str, &str)]) -> Self {
-            let root =
-                std::env::temp_dir().join(format!("bj-doctor-{name}-{}", std::process::id()));
-            for (path, contents) in files {
-                let path = root.join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, contents).unwrap();
-            }
-            fs::create_dir_all(&root).unwrap();
-            Self(root)
-        }
+    fn lacking(name: &str, needed_from: Level) -> Fact {
+        fact(name, needed_from, "absent", Some(format!("get {name}")))
     }
 
-    impl Drop for Fake {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).ok();
-        }
+    fn unavailable(level: Level) -> Option<Problem> {
+        let (missing, hint) = ("a cgroup".to_owned(), "allow it to be missing".to_owned());
+        Some(Problem::of(Error::Unavailable { level, missing, hint }))
     }
 
     #[test]
-    fn a_host_that_lacks_nothing_needs_no_fix() {
-        let host = Fake::new("whole", &[("proc/sys/user/max_user_namespaces", "9000\n")]);
-        assert_eq!(fixes(&host.0, Path::new("/usr/bin/belljar"), None), []);
+    fn a_level_lists_only_what_it_lacks_itself() {
+        let host = [
+            lacking("landlock", Level::Basic),
+            lacking("cgroups", Level::Standard),
+            lacking("ids", Level::Strict),
+        ];
+        let fixes = |level| state(level, unavailable(level), &host).fixes;
+        assert_eq!(fixes(Level::None), [""; 0]);
+        assert_eq!(fixes(Level::Basic), ["get landlock"]);
+        assert_eq!(fixes(Level::Standard), ["get landlock", "get cgroups"]);
+        assert_eq!(fixes(Level::Strict).len(), 3);
+        assert_eq!(fixes(Level::Maximum), [""; 0]);
+        assert_eq!(state(Level::Basic, None, &host).fixes, [""; 0], "it works as it is");
     }
 
     #[test]
-    fn an_apparmor_restriction_is_lifted_for_this_binary_only() {
-        let restricted = "proc/sys/kernel/apparmor_restrict_unprivileged_userns";
-        let host = Fake::new("apparmor", &[(restricted, "1\n")]);
-        let fixes = fixes(&host.0, Path::new("/opt/belljar"), None);
-        let [Fix { change: Change::File { contents, then, .. }, .. }] = &fixes[..] else {
-            panic!("{fixes:?}");
-        };
-        assert!(contents.contains("profile belljar /opt/belljar flags=(unconfined)"));
-        assert_eq!(then[0], "apparmor_parser");
-    }
-
-    #[test]
-    fn a_fix_that_is_in_place_is_not_offered_again() {
-        let host = Fake::new("again", &[("proc/sys/kernel/unprivileged_userns_clone", "0\n")]);
-        let binary = Path::new("/usr/bin/belljar");
-        let offered = fixes(&host.0, binary, None);
-        assert_eq!(offered.len(), 1);
-        fs::write(host.0.join("proc/sys/kernel/unprivileged_userns_clone"), "1").unwrap();
-        assert_eq!(fixes(&host.0, binary, None), []);
-    }
-
-    #[test]
-    fn without_systemd_each_hierarchy_is_delegated_to_the_user() {
-        let host = Fake::new(
-            "v1",
-            &[("sys/fs/cgroup/memory/tasks", ""), ("sys/fs/cgroup/pids/tasks", "")],
+    fn the_errors_own_hint_stands_in_where_no_fact_explains_it() {
+        let known = state(
+            Level::Standard,
+            unavailable(Level::Standard),
+            &[lacking("cgroups", Level::Standard)],
         );
-        let fixes = fixes(&host.0, Path::new("/usr/bin/belljar"), Some((1000, 1000)));
-        assert_eq!(fixes.len(), 2);
-        let systemd = Fake::new("systemd", &[("run/systemd/system/x", "")]);
-        let fixes = super::fixes(&systemd.0, Path::new("/usr/bin/belljar"), Some((1000, 1000)));
-        assert!(matches!(&fixes[..], [Fix { change: Change::File { .. }, .. }]));
+        assert_eq!(known.problem.as_deref(), Some("needs a cgroup"));
+        let unknown = state(Level::Standard, unavailable(Level::Standard), &[]);
+        assert_eq!(unknown.problem.as_deref(), Some("needs a cgroup; allow it to be missing"));
     }
 }

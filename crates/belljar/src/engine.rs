@@ -302,7 +302,7 @@ impl Run<'_> {
         self.run_with_files(sink).await.map(|(outcome, _)| outcome)
     }
 
-    /// The same, and what was copied out.
+    /// The same, and what was copied out. [`CopiedOut::stopped`] says whether all of it could be.
     pub async fn run_with_files(
         self,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
@@ -337,10 +337,8 @@ impl Run<'_> {
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
                 let known = known_files(&self.spec);
-                let copied =
-                    output_files::copy_out(&workspace, target, &known, self.spec.limits.disk_bytes)
-                        .map_err(Error::backend("copy the results out"))?;
-                Some(copied)
+                let most_bytes = self.spec.limits.disk_bytes;
+                Some(output_files::copy_out(&workspace, target, &known, most_bytes))
             }
             _ => None,
         };

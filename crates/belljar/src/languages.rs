@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_language_file_with_an_unknown_field_is_refused_by_name() {
         let mut all = languages();
-        let error = all.add("name = \"x\"\ncolour = 1\n", "x.toml").unwrap_err();
+        let error = all.add("name = \"x\"\ncolour = 1\n", "x.toml", None).unwrap_err();
         assert!(error.field.contains("x.toml") && error.reason.contains("colour"));
     }
 }

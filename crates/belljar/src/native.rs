@@ -82,7 +82,7 @@ impl Prepared<'_> {
     }
 }
 
-/// A workspace that the run's own id cannot look into is a mistake better told than found out.
+/// A workspace that the run's id cannot look into is a mistake better told than found out.
 fn check_readable(
     host: &Host,
     workspace: Option<&HostWorkspace>,
@@ -92,18 +92,23 @@ fn check_readable(
     let Some(workspace) = workspace else {
         return Ok(());
     };
-    let uid = match *identity {
-        Identity::Caller => host.uid,
-        Identity::Host { uid, .. } | Identity::Mapped { uid, .. } => uid,
+    let (uid, gid) = match *identity {
+        Identity::Caller => (host.uid, host.gid),
+        Identity::Host { uid, gid } | Identity::Mapped { uid, gid, .. } => (uid, gid),
     };
-    if uid == workspace.owner.0 || workspace.readable_by_others() {
-        return Ok(());
-    }
-    let reason = format!(
-        "{} is closed to others, and the run has a host id of its own: chmod o+rx it, or copy files in with --file",
-        workspace.path.display()
-    );
-    Err(SpecError::new("workspace", reason))
+    let shown = workspace.path.display();
+    // The caller's own id comes with the caller's groups, in a user namespace too.
+    let (readable, why) = if uid == host.uid {
+        let why = format!("{shown} is closed to uid {uid}, as which the run would read it");
+        (workspace.readable_by_us(), why)
+    } else {
+        let why = format!(
+            "{shown} is closed to others, and the run has a host id of its own: chmod o+rx it, or \
+             copy files in with --file"
+        );
+        (workspace.readable_by(uid, gid), why)
+    };
+    if readable { Ok(()) } else { Err(SpecError::new("workspace", why)) }
 }
 
 /// The exit code or the signal of a program that ended.

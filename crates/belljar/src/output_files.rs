@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use belljar_sys::Errno;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ pub struct CopiedOut {
     pub files: u64,
     pub bytes: u64,
     pub skipped: Vec<Skipped>,
+    /// What of our own side ended the copy early, if anything did: a full disk, a used-up quota.
+    pub stopped: Option<String>,
 }
 
 /// An entry that was not copied, and why.
@@ -72,18 +75,22 @@ fn same(one: &mut dyn Read, other: &mut dyn Read) -> io::Result<bool> {
 }
 
 /// Copies the regular files and directories below `workspace` into `target`, which must be new or
-/// empty: nothing of the caller's is ever overwritten.
+/// empty: nothing of the caller's is ever overwritten. The run is over by now and has its Outcome,
+/// whatever becomes of its files, so trouble is told and no error.
 pub(crate) fn copy_out(
     workspace: &OwnedFd,
     target: &Path,
     known: &[Known<'_>],
     most_bytes: u64,
-) -> io::Result<CopiedOut> {
-    prepare(target)?;
+) -> CopiedOut {
     let mut copy = Copy { known, done: CopiedOut::default(), entries: 0, most_bytes };
-    let open = open_directory(workspace, ".")?;
-    copy.directory(&open, target, Path::new(""), 0)?;
-    Ok(copy.done)
+    let copied = prepare(target)
+        .and_then(|()| Ok(open_directory(workspace, ".")?))
+        .and_then(|open| copy.directory(&open, target, Path::new(""), 0));
+    if let Err(error) = copied {
+        copy.done.stopped = Some(format!("{}: {error}", target.display()));
+    }
+    copy.done
 }
 
 /// Checks the target before the run, so that a mistake does not cost a result.
@@ -136,11 +143,11 @@ impl Copy<'_> {
                 continue;
             };
             if let Err(error) = self.entry(from, name, &to.join(name), &shown, depth) {
-                // Our side's trouble (a full disk) ends the copy; the tree's is noted and passed over.
-                if error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) {
+                self.skip(&shown, &error.to_string());
+                // Our side's trouble ends the copy; the tree's is noted and passed over.
+                if is_ours(&error) {
                     return Err(error);
                 }
-                self.skip(&shown, &error.to_string());
             }
         }
         Ok(())
@@ -195,7 +202,14 @@ impl Copy<'_> {
             return Ok(());
         }
         let mut target = fs::OpenOptions::new().write(true).create_new(true).open(to)?;
-        self.done.bytes += io::copy(&mut source, &mut target)?;
+        match io::copy(&mut source, &mut target) {
+            Ok(bytes) => self.done.bytes += bytes,
+            Err(error) => {
+                // Half a result could be taken for a whole one. If it stays, it is named as not copied.
+                fs::remove_file(to).ok();
+                return Err(error);
+            }
+        }
         self.done.files += 1;
         // Only "may be executed" survives of the mode: no setuid, setgid, sticky, nor closed files.
         let mode = if stat.st_mode & 0o100 == 0 { 0o644 } else { 0o755 };
@@ -209,12 +223,17 @@ impl Copy<'_> {
     }
 }
 
+/// Whether the place that we write to is at fault: nothing that a program leaves behind gives these when
+/// it is read.
+fn is_ours(error: &io::Error) -> bool {
+    let ours = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::ROFS, Errno::IO];
+    ours.iter().any(|one| error.raw_os_error() == Some(one.raw_os_error()))
+}
+
 fn open_directory(at: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
-
-use belljar_sys::Errno;
 
 #[cfg(test)]
 mod tests {
@@ -236,14 +255,15 @@ mod tests {
             .unwrap();
         let top = open_directory(rustix::fs::CWD, tree.to_str().unwrap()).unwrap();
         let known = [Known { path: "main.py".into(), was: Was::Bytes(b"print(1)") }];
-        let done = copy_out(&top, &base.join("out"), &known, 1000).unwrap();
+        let done = copy_out(&top, &base.join("out"), &known, 1000);
         assert_eq!((done.files, done.bytes), (1, 2));
         assert_eq!(done.skipped.len(), 4, "{done:?}");
         let mode = fs::metadata(base.join("out/sub/result")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o755);
         assert!(!base.join("out/link").exists() && !base.join("out/main.py").exists());
-        let again = copy_out(&top, &base.join("out"), &known, 1000).unwrap_err();
-        assert!(again.to_string().contains("not empty"));
+        assert_eq!(done.stopped, None);
+        let again = copy_out(&top, &base.join("out"), &known, 1000);
+        assert!(again.stopped.is_some_and(|why| why.contains("not empty")));
         fs::remove_dir_all(&base).unwrap();
     }
 }

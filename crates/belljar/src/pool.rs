@@ -156,7 +156,7 @@ fn program_path(language: &Language) -> std::path::PathBuf {
 
 /// A Spec without all that comes with the program.
 fn stripped(spec: &Spec, language: &str, path: std::path::PathBuf) -> Spec {
-    let mut limits = spec.limits.clone();
+    let mut limits = spec.limits;
     if let Ok(plain) = LimitsRequest::default().resolve() {
         limits.wall_ms = plain.wall_ms;
         limits.output_bytes = plain.output_bytes;

@@ -5,10 +5,12 @@ mod catalogue;
 mod doctor;
 mod run;
 
+use std::io;
 use std::time::Duration;
 
 use belljar::{Ahead, Engine, Error};
-use tokio::signal::unix::{SignalKind, signal};
+use belljar_sys::signal::hear_stop;
+use tokio::net::unix::pipe::Receiver;
 
 use crate::args::{Arguments, Command};
 
@@ -25,14 +27,12 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
 
 /// Ctrl-C, a polite kill or a closed terminal: the sandbox is ended and we say so.
 pub(crate) async fn interrupted() {
-    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hangup.recv() => {}
+    // Without it these signals end us as they end any program, and our keeper ends the run.
+    let stop = hear_stop().map_err(io::Error::from);
+    let stop = stop.and_then(|stop| Receiver::from_owned_fd(stop.try_clone_to_owned()?));
+    match &stop {
+        Ok(stop) if stop.readable().await.is_ok() => {}
+        Ok(_) | Err(_) => std::future::pending().await,
     }
 }
 

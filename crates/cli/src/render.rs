@@ -1,9 +1,11 @@
 //! What the user sees: data to stdout, words to stderr, nothing that needs colour to be read.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
 use belljar::{DiskLimit, Error, Outcome, Stream, Verdict};
+
+use crate::output::put;
 
 /// Our own exit codes; see `belljar --help`.
 pub(crate) const BAD_REQUEST: u8 = 2;
@@ -13,6 +15,7 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const SIGNAL_BASE: i32 = 128;
 const KILLED: u8 = 137;
+const CANCELLED: u8 = 130;
 
 /// The one mapping from an Outcome to an exit code.
 pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
@@ -37,7 +40,7 @@ pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
 pub(crate) fn error_code(error: &Error) -> u8 {
     match error {
         Error::Spec(_) => BAD_REQUEST,
-        Error::Cancelled => 130,
+        Error::Cancelled => CANCELLED,
         Error::Setup { .. }
         | Error::NotVerified { .. }
         | Error::Unavailable { .. }
@@ -49,10 +52,14 @@ pub(crate) fn error_code(error: &Error) -> u8 {
 
 /// Says what is wrong, in one line, and passes the code through.
 pub(crate) fn trouble(message: &str, code: u8) -> u8 {
-    let mut err = io::stderr().lock();
     // A closed stderr leaves nobody to tell.
-    writeln!(err, "belljar: {}", visible(message)).ok();
+    put(io::stderr(), format!("belljar: {}\n", visible(message)).as_bytes()).ok();
     code
+}
+
+/// The run ended and was told; its results did not all reach the caller.
+pub(crate) fn copy_stopped(why: &str) -> u8 {
+    trouble(&format!("the results are not whole: cannot copy them out: {why}"), OURS)
 }
 
 /// An error as a JSON object, for --json and batches.
@@ -84,8 +91,9 @@ pub(crate) fn json(value: &impl serde::Serialize) -> u8 {
 
 /// Prints a line of data.
 pub(crate) fn line(text: &str) -> u8 {
-    match writeln!(io::stdout().lock(), "{text}") {
+    match put(io::stdout(), format!("{text}\n").as_bytes()) {
         Ok(()) => 0,
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => CANCELLED,
         // The reader went away (`| head`): its choice, no trouble of ours.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => trouble(&format!("cannot write to stdout: {error}"), OURS),
@@ -129,24 +137,18 @@ impl Live {
         }
     }
 
-    /// Passes bytes on. Fails when nobody reads any more.
+    /// Passes bytes on. Fails when nobody reads any more, or we were asked to end.
     pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         match stream {
-            Stream::Stdout => {
-                let mut out = io::stdout().lock();
-                out.write_all(&self.stdout.filter(bytes))?;
-                out.flush()
-            }
-            Stream::Stderr => io::stderr().lock().write_all(&self.stderr.filter(bytes)),
+            Stream::Stdout => put(io::stdout(), &self.stdout.filter(bytes)),
+            Stream::Stderr => put(io::stderr(), &self.stderr.filter(bytes)),
         }
     }
 
     /// Shows what was held back as the beginning of a sequence that never ended.
     pub(crate) fn finish(mut self) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(&self.stdout.rest())?;
-        out.flush()?;
-        io::stderr().lock().write_all(&self.stderr.rest())
+        put(io::stdout(), &self.stdout.rest())?;
+        put(io::stderr(), &self.stderr.rest())
     }
 }
 

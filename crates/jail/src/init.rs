@@ -20,13 +20,11 @@ use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
 use crate::plan::{Files, Identity, Placed, Plan, Root};
 use crate::report::{At, Disk, Ending, Note, Step, Stopped};
 use crate::wire::receive_placed;
-use crate::{lockdown, payload, root, tree};
+use crate::{lockdown, payload, results, root, tree};
 
 const COPY_BYTES: usize = 256 << 10;
 /// Entries looked at for the longest file; the inode limit is below this unless the operator raised it.
 const MAX_ENTRIES: usize = 1 << 20;
-
-const OPEN_TO_ALL: Mode = Mode::from_raw_mode(0o755);
 
 /// Init's descriptors.
 #[derive(Debug)]
@@ -360,19 +358,8 @@ fn report(plan: &Plan, seen: &Seen, disk: Option<&OwnedFd>, notes: &OwnedFd) -> 
         disk: disk.and_then(|disk| measure(disk).ok()),
     };
     let bytes = Note::Ended(ending).to_bytes();
-    let workspace = disk
-        .filter(|_| plan.keep_workspace)
-        .map(|disk| {
-            // A program that closed its own directory must not make its run look like a fault of ours.
-            rustix::fs::chmodat(disk, "workspace", OPEN_TO_ALL, AtFlags::empty())?;
-            rustix::fs::openat(
-                disk,
-                "workspace",
-                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )
-        })
-        .transpose()?;
+    let kept = disk.filter(|_| plan.keep_workspace);
+    let workspace = kept.map(results::open_workspace).transpose()?;
     let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).collect();
     fd::send(notes, &bytes, &fds)
 }

@@ -228,10 +228,11 @@ impl Keeper {
 
     /// Waits until the payload has locked itself down.
     fn await_ready(&self, control: &OwnedFd) -> std::result::Result<(Ready, u32), Failed> {
-        match self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Clone)? {
-            Heard::Note(Note::Ready(ready), sender) => Ok((ready, sender)),
-            heard => Err(heard.stopped(Step::Clone).into()),
+        let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Clone)?;
+        if let Heard::Note(Note::Ready(ready), sender) = heard {
+            return Ok((ready, sender));
         }
+        Err(heard.stopped(Step::Clone).into())
     }
 
     /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
@@ -241,26 +242,24 @@ impl Keeper {
         if let Some(gate) = gate {
             rustix::io::write(gate, b"g").at(Step::ReadBack)?;
         }
-        match self.hear(control, gate, Some(SETUP_LIMIT)).at(Step::Exec)? {
-            Heard::Gate => Ok(()),
-            heard => Err(heard.stopped(Step::Exec).into()),
-        }
+        let heard = self.hear(control, gate, Some(SETUP_LIMIT)).at(Step::Exec)?;
+        if matches!(heard, Heard::Gate) { Ok(()) } else { Err(heard.stopped(Step::Exec).into()) }
     }
 
     /// Waits, for as long as the engine likes, for what makes the sandbox a run's own, and puts its
     /// files in place. The answer is for the program's process.
     fn await_delivery(&mut self, control: &OwnedFd) -> std::result::Result<Vec<u8>, Failed> {
-        match self.hear(control, None, None).at(Step::Plan)? {
-            Heard::Control => {}
-            heard => return Err(heard.stopped(Step::Exec).into()),
+        let heard = self.hear(control, None, None).at(Step::Plan)?;
+        if !matches!(heard, Heard::Control) {
+            return Err(heard.stopped(Step::Exec).into());
         }
         let (delivery, contents) = receive_delivery(control).at(Step::Plan)?;
         let Delivery { argv, environment, placed, wall_ms } = delivery;
         if !placed.is_empty() {
             send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
-            match self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Placed)? {
-                Heard::Note(Note::Placed, _) => {}
-                heard => return Err(heard.stopped(Step::Placed).into()),
+            let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Placed)?;
+            if !matches!(heard, Heard::Note(Note::Placed, _)) {
+                return Err(heard.stopped(Step::Placed).into());
             }
         }
         self.plan.wall_ms = wall_ms;

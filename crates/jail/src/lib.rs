@@ -14,6 +14,7 @@ mod payload;
 pub mod plan;
 mod readback;
 pub mod report;
+mod results;
 mod root;
 pub mod scratch;
 mod tree;

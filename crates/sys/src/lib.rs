@@ -10,6 +10,7 @@ pub mod mount;
 pub mod net;
 pub mod process;
 pub mod seccomp;
+pub mod signal;
 pub mod spawn;
 
 pub use rustix::io::Errno;

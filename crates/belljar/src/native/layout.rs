@@ -9,6 +9,8 @@ use belljar_jail::plan::{
     Bind, BindKind, Device, Proc, Root, Symlink, Text, Writable, WritableDirectory,
 };
 
+use rustix::fs::{Access, AtFlags, CWD};
+
 use super::identity::INSIDE;
 use crate::languages::Interpreter;
 use crate::model::error::SpecError;
@@ -97,6 +99,7 @@ pub(crate) struct HostWorkspace {
     pub path: PathBuf,
     pub writable: bool,
     pub owner: (u32, u32),
+    mode: u32,
     identity: (u64, u64),
 }
 
@@ -130,14 +133,28 @@ impl HostWorkspace {
             path,
             writable: request.writable,
             owner: (metadata.uid(), metadata.gid()),
+            mode: metadata.mode(),
             identity: (metadata.dev(), metadata.ino()),
         })
     }
 
-    /// Whether someone who is neither owner nor group may look into it.
-    pub(crate) fn readable_by_others(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|one| one.mode() & 0o005 == 0o005)
+    /// Whether this process may look into it, by whatever rule the kernel has for that.
+    pub(crate) fn readable_by_us(&self) -> bool {
+        let access = Access::READ_OK | Access::EXEC_OK;
+        rustix::fs::accessat(CWD, &self.path, access, AtFlags::EACCESS).is_ok()
     }
+
+    /// Whether somebody else with these ids, and no other group, may look into it.
+    pub(crate) fn readable_by(&self, uid: u32, gid: u32) -> bool {
+        // The owner of a directory can open it to itself, and would be told by the program's error.
+        uid == self.owner.0 || may_read(self.mode, self.owner.1 == gid)
+    }
+}
+
+/// The kernel's rule for whoever is not the owner: the group's bits count for the group, and only they.
+fn may_read(mode: u32, in_group: bool) -> bool {
+    let needed = if in_group { 0o050 } else { 0o005 };
+    mode & needed == needed
 }
 
 /// The root of a run.
@@ -326,5 +343,18 @@ fn split(root: &mut Root, path: &Path) -> Result<(), SpecError> {
             }
             _ => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_bits_count_for_the_group_and_only_they() {
+        assert!(may_read(0o755, false) && may_read(0o755, true));
+        assert!(may_read(0o750, true) && !may_read(0o750, false));
+        assert!(!may_read(0o705, true) && may_read(0o705, false));
+        assert!(!may_read(0o744, false), "what cannot be entered cannot be read");
     }
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use belljar::attack::fixture::Fixture;
 use belljar::attack::{Attempt, Category, Finding, Probe, judge, run_level};
-use belljar::doctor::{Change, Diagnosis, Fix, apply, diagnose, fixes};
+use belljar::doctor::fixes::{self, Change, Fix, User};
+use belljar::doctor::{Diagnosis, LevelState, diagnose};
 use belljar::{Config, Engine, Error, Level};
 
 use crate::args::Doctor;
@@ -36,27 +37,52 @@ async fn examine(args: &Doctor) -> Result<u8, Error> {
 fn describe(diagnosis: &Diagnosis) -> String {
     let Diagnosis { belljar, kernel, uid, levels, host, languages } = diagnosis;
     let mut text = format!("belljar {belljar} on Linux {kernel}, as uid {uid}\n\nlevels\n");
-    for one in levels {
-        let default = if one.level == Level::default() { " (default)" } else { "" };
-        let state = if one.works { "works" } else { "does not work here" };
-        text += &format!("  {:<9} {state}{default}\n", one.level.name());
-        if let Some(problem) = &one.problem {
-            text += &format!("            {}\n", render::visible(problem));
-        }
-        for fix in &one.fixes {
-            text += &format!("            fix: {fix}\n");
-        }
+    for (index, one) in levels.iter().enumerate() {
+        text += &describe_level(one, &levels[..index]);
     }
-    for (title, facts) in [("host", host), ("languages", languages)] {
-        text += &format!("\n{title}\n");
-        for fact in facts {
-            text += &format!("  {:<16} {}\n", fact.name, render::visible(&fact.found));
-            if let Some(fix) = &fact.fix {
-                text += &format!("  {:<16} fix: {fix}\n", "");
-            }
+    text += "\nhost\n";
+    for fact in host {
+        // What helps stands at the lowest level that does not work without it.
+        let needed = match &fact.fix {
+            Some(_) => format!(" (needed from {})", fact.needed_from),
+            None => String::new(),
+        };
+        text += &format!("  {:<16} {}{needed}\n", fact.name, render::visible(&fact.found));
+    }
+    text += "\nlanguages\n";
+    for fact in languages {
+        text += &format!("  {:<16} {}\n", fact.name, render::visible(&fact.found));
+        if let Some(fix) = &fact.fix {
+            text += &format!("  {:<16} fix: {fix}\n", "");
         }
     }
     text.trim_end().to_owned()
+}
+
+/// One level; what was said at a lower one is not said again.
+fn describe_level(one: &LevelState, lower: &[LevelState]) -> String {
+    let default = if one.level == Level::default() { " (default)" } else { "" };
+    let state = if one.works { "works" } else { "does not work here" };
+    let mut text = format!("  {:<9} {state}{default}\n", one.level.name());
+    let mut line = |words: &str| text += &format!("            {words}\n");
+    let problem = one.problem.as_ref();
+    let same = lower.iter().find(|below| problem.is_some() && below.problem.as_ref() == problem);
+    match (problem, same) {
+        (Some(_), Some(below)) => line(&format!("for the same reason as {}", below.level)),
+        (Some(problem), None) => line(&render::visible(problem)),
+        (None, _) => {}
+    }
+    let first_said = |fix| lower.iter().find(|below| below.fixes.contains(fix));
+    let mut above: Vec<Level> =
+        one.fixes.iter().filter_map(first_said).map(|below| below.level).collect();
+    above.dedup();
+    for level in above.iter().filter(|level| same.is_none_or(|below| below.level != **level)) {
+        line(&format!("fix: as for {level}"));
+    }
+    for fix in one.fixes.iter().filter(|fix| first_said(fix).is_none()) {
+        line(&format!("fix: {fix}"));
+    }
+    text
 }
 
 /// One level's answers to every probe.
@@ -186,7 +212,7 @@ fn fix(args: &Doctor) -> Result<u8, Error> {
     };
     let broken = |source| Error::Backend { operation: "find this binary", source };
     let binary = std::env::current_exe().map_err(broken)?;
-    let wanted = fixes(Path::new("/"), &binary, user);
+    let wanted = fixes::find(Path::new("/"), &binary, user);
     if wanted.is_empty() {
         let more = if user.is_none() { " (to delegate cgroups, say --user NAME)" } else { "" };
         render::line(&format!("nothing to fix{more}"));
@@ -198,7 +224,8 @@ fn fix(args: &Doctor) -> Result<u8, Error> {
             render::line("left as it is\n");
             continue;
         }
-        apply(one).map_err(|source| Error::Backend { operation: "apply the fix", source })?;
+        fixes::apply(one)
+            .map_err(|source| Error::Backend { operation: "apply the fix", source })?;
         render::line("done\n");
     }
     Ok(0)
@@ -207,9 +234,12 @@ fn fix(args: &Doctor) -> Result<u8, Error> {
 /// A fix as it will be made, every byte of it.
 fn show(fix: &Fix) -> String {
     let what = match &fix.change {
-        Change::File { path, contents, then } => {
+        Change::File { path, contents, mode, then } => {
             let indented: String = contents.lines().map(|line| format!("    | {line}\n")).collect();
-            format!("  write {}\n{indented}  then run: {}", path.display(), then.join(" "))
+            let commands: Vec<String> =
+                then.iter().map(|command| format!("  then run: {}", command.join(" "))).collect();
+            let commands = commands.join("\n");
+            format!("  write {} (mode {mode:o})\n{indented}{commands}", path.display())
         }
         Change::Delegate { directory, uid, gid } => {
             format!("  make {} and give it to {uid}:{gid}", directory.display())
@@ -226,11 +256,91 @@ fn confirmed() -> bool {
     io::stdin().lock().read_line(&mut answer).is_ok() && answer.trim().eq_ignore_ascii_case("y")
 }
 
-fn ids_of(name: &str) -> Option<(u32, u32)> {
+fn ids_of(name: &str) -> Option<User> {
     let text = std::fs::read_to_string("/etc/passwd").ok()?;
     text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let found = fields.first() == Some(&name);
-        found.then(|| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))?
+        found.then(|| {
+            Some(User { uid: fields.get(2)?.parse().ok()?, gid: fields.get(3)?.parse().ok()? })
+        })?
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar::doctor::Fact;
+
+    fn level(level: Level, problem: Option<&str>, fixes: &[&str]) -> LevelState {
+        LevelState {
+            level,
+            works: problem.is_none(),
+            problem: problem.map(ToOwned::to_owned),
+            fixes: fixes.iter().map(|fix| (*fix).to_owned()).collect(),
+        }
+    }
+
+    fn fact(name: &str, needed_from: Level, fix: Option<&str>) -> Fact {
+        let found = if fix.is_some() { "absent" } else { "there" }.to_owned();
+        Fact { name: name.to_owned(), found, needed_from, fix: fix.map(ToOwned::to_owned) }
+    }
+
+    #[test]
+    fn each_fix_is_said_once_at_the_lowest_level_that_needs_it() {
+        let shown = describe(&Diagnosis {
+            belljar: "1.2.3".to_owned(),
+            kernel: "6.1".to_owned(),
+            uid: 1000,
+            levels: vec![
+                level(Level::None, None, &[]),
+                level(Level::Basic, None, &[]),
+                level(Level::Standard, Some("needs a cgroup"), &["delegate"]),
+                level(Level::Strict, Some("needs an id of its own"), &["delegate", "usermod"]),
+                level(Level::Maximum, Some("needs a second kernel; use --level strict"), &[]),
+            ],
+            host: vec![
+                fact("landlock", Level::Basic, None),
+                fact("cgroups", Level::Standard, Some("delegate")),
+                fact("subordinate ids", Level::Strict, Some("usermod")),
+            ],
+            languages: vec![fact("node", Level::None, Some("apt-get install nodejs"))],
+        });
+        let expected = "\
+belljar 1.2.3 on Linux 6.1, as uid 1000
+
+levels
+  none      works
+  basic     works
+  standard  does not work here (default)
+            needs a cgroup
+            fix: delegate
+  strict    does not work here
+            needs an id of its own
+            fix: as for standard
+            fix: usermod
+  maximum   does not work here
+            needs a second kernel; use --level strict
+
+host
+  landlock         there
+  cgroups          absent (needed from standard)
+  subordinate ids  absent (needed from strict)
+
+languages
+  node             absent
+                   fix: apt-get install nodejs";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_reason_that_was_said_is_not_said_again() {
+        let lower = [level(Level::Standard, Some("needs a cgroup"), &["delegate"])];
+        let shown =
+            describe_level(&level(Level::Strict, Some("needs a cgroup"), &["delegate"]), &lower);
+        assert_eq!(
+            shown,
+            "  strict    does not work here\n            for the same reason as standard\n"
+        );
+    }
 }

@@ -5,25 +5,30 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use belljar::{
-    Ahead, Config, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES, Outcome,
-    RunRequest, SpecError, Workspace,
+    Ahead, Config, CopiedOut, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES,
+    Outcome, RunRequest, SpecError, Workspace,
 };
 
 use crate::args::{LimitArgs, Run};
+use crate::output;
 use crate::render::{self, Live};
 
 pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
     let (as_json, quiet) = (args.json, args.quiet);
     match carry_out(args, ahead).await {
-        Ok(outcome) => {
+        Ok((outcome, copied)) => {
+            let mut code = render::exit_code(&outcome);
             if as_json {
                 let printed = render::json(&outcome);
-                return if printed == 0 { render::exit_code(&outcome) } else { printed };
-            }
-            if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
+                code = if printed == 0 { code } else { printed };
+            } else if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
                 render::trouble(&summary, 0);
             }
-            render::exit_code(&outcome)
+            match copied.and_then(|copied| copied.stopped) {
+                // Whoever asked for results and reads only the code must not take them for whole.
+                Some(why) => render::copy_stopped(&why),
+                None => code,
+            }
         }
         Err(error) => {
             if as_json {
@@ -36,7 +41,7 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
     }
 }
 
-async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<Outcome, Error> {
+async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<(Outcome, Option<CopiedOut>), Error> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
     let mut engine = Engine::open(Config { fault, ..Config::default() })?;
     if let Some(ahead) = ahead {
@@ -51,7 +56,8 @@ async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<Outcome, Error> {
     let mut reader_gone = false;
     let mut sink = |stream, bytes: &[u8]| {
         if !as_json && !reader_gone {
-            // Nobody reads (`| head`): the program may go on, but is heard no more.
+            // Nobody reads (`| head`): the program may go on, but is heard no more. Or we were asked
+            // to end while we waited for a reader, which is seen below.
             reader_gone = live.write(stream, bytes).is_err();
         }
     };
@@ -59,6 +65,9 @@ async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<Outcome, Error> {
         result = run.run_with_files(&mut sink) => result?,
         () = super::interrupted() => return Err(super::cancelled(&engine).await),
     };
+    if output::asked_to_end() {
+        return Err(super::cancelled(&engine).await); // in the same moment; the output is not whole
+    }
     if !reader_gone {
         // As above: a reader that is gone by now misses nothing that it asked for.
         live.finish().ok();
@@ -66,7 +75,7 @@ async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<Outcome, Error> {
     for skipped in copied.iter().flat_map(|one| &one.skipped).filter(|_| !quiet) {
         render::trouble(&format!("not copied out: {} ({})", skipped.path, skipped.reason), 0);
     }
-    Ok(outcome)
+    Ok((outcome, copied))
 }
 
 /// The request that the arguments ask for.
