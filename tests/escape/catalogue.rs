@@ -113,7 +113,7 @@ fn exact_of_several(probe: &str, level: Level) -> Option<&'static str> {
         ("memory_bomb", _) => "SIGKILL",
         ("host_tcp" | "host_tcp_mapped", _) => "ECONNREFUSED",
         ("world_tcp6", _) => "ENETUNREACH",
-        ("leaked_descriptor", _) => HIDDEN,
+        ("leaked_descriptor", _) => "ENOENT",
         // Entries of /proc: closed by Landlock at basic, covered above it. What is opened for writing is
         // not the program's to write. A kernel without modules has no list of them.
         ("kallsyms", Level::Basic) | ("core_pattern" | "sysrq_trigger", _) => "EACCES",

@@ -98,38 +98,64 @@ impl Child {
     }
 }
 
-/// Copies this process. In the copy the environment is gone, from memory too: what a caller keeps in
-/// its variables is no business of a sandbox.
+/// Copies this process. In the copy its arguments and environment are gone, from memory too: what a
+/// caller says there is no business of a sandbox, and anybody in one can read its init's command line.
 pub fn fork(single: &SingleThreaded) -> Result<Option<Child>> {
+    let strings = initial_strings().ok_or(Errno::NOTSUP)?;
     match clone(single, 0, None)? {
         Cloned::Parent { child, .. } => Ok(Some(Child(child))),
         Cloned::Child => {
-            wipe_environment();
+            strings.into_iter().for_each(wipe);
             Ok(None)
         }
     }
 }
 
-fn wipe_environment() {
+/// Where the kernel put the strings that this process was started with: its arguments but the first, and
+/// its environment. `None` when that is not what the C library's list shows any more.
+fn initial_strings() -> Option<Vec<ptr::NonNull<libc::c_char>>> {
     unsafe extern "C" {
         static mut environ: *mut *mut libc::c_char;
     }
-    // SAFETY: the C library's own variable; we are the only thread, as `fork` was shown.
-    let mut variables = unsafe { environ };
-    if variables.is_null() {
-        return;
+    // SAFETY: the C library's own variable; nobody else is there to change it.
+    let environment = unsafe { environ };
+    let count = std::env::args_os().len();
+    if environment.is_null() || count == 0 {
+        return None;
     }
+    // The kernel puts the list of arguments, ended by a null, right before that of the environment.
+    // SAFETY: on the stack that the kernel made, both are one array; the check below finds out if not.
+    let end = unsafe { *environment.sub(1) };
+    // SAFETY: as above.
+    let first = ptr::NonNull::new(unsafe { *environment.sub(count + 1) })?;
+    // SAFETY: if it is the list of arguments, this is a C string; the list of a changed environment is
+    // never preceded by one word of null and so many of strings that begin with our own name.
+    let name = unsafe { CStr::from_ptr(first.as_ptr()) };
+    let same =
+        std::env::args_os().next().is_some_and(|own| own.as_encoded_bytes() == name.to_bytes());
+    if !end.is_null() || !same {
+        return None;
+    }
+    let mut strings = Vec::new();
+    for at in 1..count {
+        // SAFETY: as above.
+        strings.push(ptr::NonNull::new(unsafe { *environment.sub(count + 1 - at) })?);
+    }
+    let mut next = environment;
     // SAFETY: the list ends with a null pointer, and we stop there.
-    while let Some(text) = ptr::NonNull::new(unsafe { *variables }) {
-        // SAFETY: each entry is a C string in writable memory: the initial stack, or the C library's.
-        let length = unsafe { libc::strlen(text.as_ptr()) };
-        // SAFETY: as above; exactly the string's own bytes.
-        unsafe { ptr::write_bytes(text.as_ptr(), 0, length) };
-        // SAFETY: the entry is writable, and emptying the list from its start keeps it ended.
-        unsafe { *variables = ptr::null_mut() };
+    while let Some(text) = ptr::NonNull::new(unsafe { *next }) {
+        strings.push(text);
         // SAFETY: the entry was not the last: its own end is still to come.
-        variables = unsafe { variables.add(1) };
+        next = unsafe { next.add(1) };
     }
+    Some(strings)
+}
+
+fn wipe(text: ptr::NonNull<libc::c_char>) {
+    // SAFETY: a C string that the kernel put into writable memory of this process.
+    let length = unsafe { libc::strlen(text.as_ptr()) };
+    // SAFETY: as above; exactly the string's own bytes.
+    unsafe { ptr::write_bytes(text.as_ptr(), 0, length) };
 }
 
 /// Copies this process, as [`fork`] does, for its own parent to reap.

@@ -3,8 +3,15 @@
 use super::{File, Finding, Tree};
 
 /// From the bottom up. A crate may depend only on those before it.
-const ORDER: [&str; 6] =
-    ["belljar-sys", "belljar-jail", "belljar", "belljar-evolve", "belljar-server", "belljar-cli"];
+const ORDER: [&str; 7] = [
+    "belljar-sys",
+    "belljar-jail",
+    "belljar-zygote",
+    "belljar",
+    "belljar-evolve",
+    "belljar-server",
+    "belljar-cli",
+];
 /// What drives the product from outside; no part of the product may depend on it.
 const OUTSIDE: [&str; 2] = ["belljar-tests", "xtask"];
 const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];

@@ -149,7 +149,7 @@ impl Prepared {
         fs::create_dir(&scratch)?;
         let victim = Victim::start(directory, CANARY, &canary)?;
         let leaked = File::open(&secret)?;
-        let leaked_fd = host::leak_across_exec(&leaked).map_err(|_| io::Error::last_os_error())?;
+        let leaked = host::leak_across_exec(&leaked).map_err(|_| io::Error::last_os_error())?;
         let tcp = TcpListener::bind("127.0.0.1:0")?;
         let abstract_name = format!("belljar-attack-{canary}");
         let abstract_socket =
@@ -168,7 +168,7 @@ impl Prepared {
             secret_inode: (metadata.dev(), metadata.ino()),
             secret,
             canary,
-            leaked_fd,
+            leaked_fd: leaked.as_raw_fd(),
             host_dir,
             victim: victim.pid(),
             host_pid: std::process::id(),

@@ -7,7 +7,7 @@ a program is here before it comes as one message on descriptor 3.
 import atexit, gc, importlib, io, json, os, signal, sys, types
 
 DELIVERY = 3
-how, modules, loaded = sys.argv[1], sys.argv[2:], set()
+how, modules, last = sys.argv[1], sys.argv[2:], None
 sys.path[:] = [entry for entry in sys.path if entry]  # the empty one is there for -c alone
 
 
@@ -17,22 +17,40 @@ def load():
             importlib.import_module(name)
         except ImportError:
             pass  # not every host has every module
-    loaded.update(sys.modules)
-    loaded.discard("__main__")  # which will be the program's
+    global last
+    last = next(reversed(sys.modules))
     gc.collect()
     gc.freeze()  # copies share what nobody touches
 
 
 def receive():
+    rehearse()
+    before = dict(os.environ)
     os.write(DELIVERY, b"r")
     message = os.read(DELIVERY, 1 << 18)
     os.close(DELIVERY)
     if not message:
         os._exit(0)  # nobody wants us any more
     delivery = json.loads(message)
-    os.environ.clear()
-    os.environ.update(delivery["environment"])
+    after = dict(delivery["environment"])
+    for name in before.keys() - after.keys():
+        del os.environ[name]
+    for name, value in after.items():
+        if before.get(name) != value:
+            os.environ[name] = value
     return delivery["argv"]
+
+
+def rehearse():
+    """Touches what the coming program will need: a page that a copy shares is slow only the first time."""
+    json.loads('{"argv": ["a", 1], "environment": [["b", "c"]]}')
+    with open(os.devnull, "rb") as file:
+        exec(compile(file.read() + b"import sys\n", "rehearsal", "exec", dont_inherit=True), {})
+    os.environ["BELLJAR"] = ""
+    del os.environ["BELLJAR"]
+    sys.stdout.write("")
+    flush(0)
+    gc.collect()
 
 
 def run(argv):
@@ -89,9 +107,13 @@ def leave(code):
         threading._shutdown()
     atexit._run_exitfuncs()
     code = flush(code)
-    own = [module for name, module in list(sys.modules.items()) if name not in loaded]
-    for module in reversed(own):
-        names = getattr(module, "__dict__", {})
+    own = [sys.modules.get("__main__")]
+    for name in reversed(sys.modules):  # in the order in which they came
+        if name == last:
+            break
+        own.append(sys.modules[name])
+    for module in own:
+        names = getattr(module, "__dict__", None) or {}
         for hidden in (True, False):
             for name in list(names):
                 if name != "__builtins__" and hidden == (name[0] == "_" and name[1:2] != "_"):

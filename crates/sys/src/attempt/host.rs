@@ -83,10 +83,12 @@ pub fn find_segment(key: i32) -> Result<i32, Errno> {
     if id == -1 { Err(Errno::last()) } else { Ok(id) }
 }
 
-/// Lets a descriptor pass through exec, as a careless launcher would.
-pub fn leak_across_exec(file: &File) -> Result<i32, Errno> {
-    rustix::io::fcntl_setfd(file, FdFlags::empty())?;
-    Ok(file.as_raw_fd())
+/// A copy of a descriptor that passes through exec, as a careless launcher's would. Its number is one
+/// that nobody has by chance.
+pub fn leak_across_exec(file: &File) -> Result<File, Errno> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(file, 200)?;
+    rustix::io::fcntl_setfd(&copy, FdFlags::empty())?;
+    Ok(copy.into())
 }
 
 /// The kernel's handle of a file, as `struct file_handle`: opens it without any path.
