@@ -34,6 +34,7 @@ pub mod languages;
 mod model;
 mod native;
 mod output_files;
+mod queue;
 pub mod seccomp;
 
 pub use batch::Budget;
@@ -55,3 +56,4 @@ pub use native::cgroups;
 pub use native::host::Host;
 pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};
+pub use queue::{Place, Queue, Turn};

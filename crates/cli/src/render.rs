@@ -43,6 +43,7 @@ pub(crate) fn error_code(error: &Error) -> u8 {
         | Error::Unavailable { .. }
         | Error::Backend { .. }
         | Error::Budget { .. }
+        | Error::Busy { .. }
         | Error::Lost { .. } => OURS,
     }
 }
@@ -69,6 +70,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Backend { .. }
         | Error::Lost { .. }
         | Error::Budget { .. }
+        | Error::Busy { .. }
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })
