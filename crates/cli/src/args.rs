@@ -1,6 +1,9 @@
 //! Arguments as typed. Nothing is decided here but what a word means.
 
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use belljar::{Level, units};
 use clap::{Args, Parser, Subcommand};
@@ -23,6 +26,8 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Run many requests in parallel, one JSON object a line
     Batch(Batch),
+    /// Run programs for others: HTTP on a Unix socket and on loopback
+    Serve(Serve),
     /// Say what this host can keep, level by level, and what would enable the rest
     Doctor(Doctor),
     /// Print the isolation levels and what each promises
@@ -98,6 +103,14 @@ pub(crate) struct Run {
     /// Let control sequences through to the terminal as they are
     #[arg(long)]
     pub raw: bool,
+
+    /// Give it to the server that listens at this socket, and to no other
+    #[arg(long, value_name = "PATH", conflicts_with = "no_server")]
+    pub server: Option<PathBuf>,
+
+    /// Run it here, even if a server of yours is running
+    #[arg(long)]
+    pub no_server: bool,
 
     /// Break set-up at a step, as step or step:die; for tests
     #[arg(long = "break-at", hide = true, value_name = "STEP")]
@@ -211,6 +224,56 @@ pub(crate) struct Batch {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  belljar serve
+  belljar serve --listen none                      # the Unix socket only
+  belljar serve --max-runs 8 --max-queue 200 --drain 10s
+  curl --unix-socket $XDG_RUNTIME_DIR/belljar/belljar.sock http://localhost/v1/runs \\
+    -d '{\"language\": \"python\", \"code\": \"print(6 * 7)\"}'
+  curl http://127.0.0.1:7070/v1/runs -H \"Authorization: Bearer $(cat ~/.local/state/belljar/token)\" \\
+    -H 'Accept: application/x-ndjson' -d '{\"language\": \"bash\", \"code\": \"echo hi\"}'
+
+The Unix socket serves you and root. TCP needs the token: $BELLJAR_TOKEN, or the file token in the
+state directory, which is made at the first start. While a server of yours is running, belljar run
+uses it. SIGTERM and SIGINT let what runs end first; a second one does not wait.")]
+pub(crate) struct Serve {
+    /// The TCP address, or none
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
+    pub listen: Listen,
+
+    /// Let --listen be an address that others can reach; there is no TLS
+    #[arg(long)]
+    pub listen_anywhere: bool,
+
+    /// The Unix socket [default: $BELLJAR_SOCKET, else belljar/belljar.sock in $XDG_RUNTIME_DIR, else
+    /// in /run as root, else in the state directory]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Where the token is kept [default: belljar in $XDG_STATE_HOME or ~/.local/state; as root
+    /// /var/lib/belljar]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
+    /// Runs at once [default: two for each core, at least four]
+    #[arg(long, value_name = "N")]
+    pub max_runs: Option<NonZeroUsize>,
+
+    /// Requests that wait for a run to end; further ones are told to come back
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_queue: usize,
+
+    /// How long runs may go on after the first signal
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::parse_duration)]
+    pub drain: Duration,
+}
+
+/// A TCP address, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listen(pub Option<SocketAddr>);
+
+#[derive(Debug, Args)]
 #[command(
     after_help = "The exit code is 0 when level standard works here, 1 when it does not; with \
 --attack also 1 when any probe escaped."
@@ -244,6 +307,21 @@ pub(crate) struct Doctor {
 pub(crate) struct Format {
     #[arg(long)]
     pub json: bool,
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    if text == "none" {
+        return Ok(Listen(None));
+    }
+    // Names are not looked up: where we listen must not depend on what a name means today.
+    let numeric = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    let address = numeric.parse().map_err(|_| {
+        "write an address and a port, as in 127.0.0.1:7070 or [::1]:7070, or none".to_owned()
+    })?;
+    Ok(Listen(Some(address)))
 }
 
 fn milliseconds(text: &str) -> Result<u64, String> {

@@ -4,6 +4,7 @@ mod batch;
 mod catalogue;
 mod doctor;
 mod run;
+mod serve;
 
 use std::time::Duration;
 
@@ -12,11 +13,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Arguments, Command};
 
+pub(crate) use serve::runtime as serve_runtime;
+
 /// Carries out a command; the answer is the exit code.
 pub(crate) async fn dispatch(arguments: Arguments) -> u8 {
     match arguments.command {
         Command::Run(run) => run::run(*run).await,
         Command::Batch(batch) => batch::batch(batch).await,
+        Command::Serve(serve) => serve::serve(serve).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),

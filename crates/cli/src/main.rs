@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod remote;
 mod render;
 
 use std::process::ExitCode;
@@ -14,7 +15,13 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = args::Arguments::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let mut builder = if matches!(arguments.command, args::Command::Serve(_)) {
+        commands::serve_runtime()
+    } else {
+        // One run needs no second thread, and is sooner without.
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder.enable_io().enable_time().build();
     let code = match runtime {
         Ok(runtime) => runtime.block_on(commands::dispatch(arguments)),
         Err(error) => render::trouble(&format!("cannot start the runtime: {error}"), 125),

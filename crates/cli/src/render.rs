@@ -8,7 +8,7 @@ use belljar::{DiskLimit, Error, Outcome, Stream, Verdict};
 /// Our own exit codes; see `belljar --help`.
 pub(crate) const BAD_REQUEST: u8 = 2;
 const TIME: u8 = 124;
-const OURS: u8 = 125;
+pub(crate) const OURS: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const SIGNAL_BASE: i32 = 128;

@@ -10,6 +10,7 @@ use belljar::{
 };
 
 use crate::args::{LimitArgs, Run};
+use crate::remote::{self, Failure};
 use crate::render::{self, Live};
 
 pub(crate) async fn run(args: Run) -> u8 {
@@ -25,22 +26,33 @@ pub(crate) async fn run(args: Run) -> u8 {
             }
             render::exit_code(&outcome)
         }
-        Err(error) => {
+        Err(failure) => {
             if as_json {
-                render::json(&render::error_json(&error));
+                render::json(&failure.json());
             } else {
-                render::trouble(&error.to_string(), 0);
+                render::trouble(&failure.text(), 0);
             }
-            render::error_code(&error)
+            failure.code()
         }
     }
 }
 
-async fn carry_out(args: Run) -> Result<Outcome, Error> {
+async fn carry_out(args: Run) -> Result<Outcome, Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
-    let engine = Engine::open(Config { fault, prestart: true, ..Config::default() })?;
+    let open = || Engine::open(Config { fault, prestart: true, ..Config::default() });
     let (out, as_json, raw, quiet) = (args.out.clone(), args.json, args.raw, args.quiet);
-    let mut run = engine.prepare(request(args)?)?;
+    let (engine, request) = match remote::find(&args)? {
+        Some(server) => {
+            let request = request(args)?;
+            if let Some(sent) = server.takes(&request)? {
+                return elsewhere(server, sent, as_json, raw).await;
+            }
+            (open()?, request)
+        }
+        // Opened first: its keeper starts while the request is read.
+        None => (open()?, request(args)?),
+    };
+    let mut run = engine.prepare(request)?;
     if let Some(directory) = out {
         run = run.copy_out(directory)?;
     }
@@ -54,7 +66,7 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
     };
     let (outcome, copied) = tokio::select! {
         result = run.run_with_files(&mut sink) => result?,
-        () = super::interrupted() => return Err(super::cancelled(&engine).await),
+        () = super::interrupted() => return Err(super::cancelled(&engine).await.into()),
     };
     if !reader_gone {
         // As above: a reader that is gone by now misses nothing that it asked for.
@@ -62,6 +74,31 @@ async fn carry_out(args: Run) -> Result<Outcome, Error> {
     }
     for skipped in copied.iter().flat_map(|one| &one.skipped).filter(|_| !quiet) {
         render::trouble(&format!("not copied out: {} ({})", skipped.path, skipped.reason), 0);
+    }
+    Ok(outcome)
+}
+
+/// The same by a server. Whoever interrupts us closes the connection, and the server ends the run.
+async fn elsewhere(
+    server: remote::Server,
+    sent: remote::Sent,
+    as_json: bool,
+    raw: bool,
+) -> Result<Outcome, Failure> {
+    let mut live = Live::new(raw);
+    let mut reader_gone = false;
+    let mut sink = |stream, bytes: &[u8]| {
+        if !reader_gone {
+            reader_gone = live.write(stream, bytes).is_err();
+        }
+    };
+    let outcome = tokio::select! {
+        result = server.run(sent, as_json, &mut sink) => result?,
+        () = super::interrupted() => return Err(Error::Cancelled.into()),
+    };
+    if !reader_gone {
+        // A reader that is gone by now misses nothing that it asked for.
+        live.finish().ok();
     }
     Ok(outcome)
 }
