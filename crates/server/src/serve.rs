@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -34,6 +35,8 @@ use crate::token::{self, Origin, Token};
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 /// Connections beside those that have a place in the queue: health checks, answers that are being read.
 const MORE_CONNECTIONS: usize = 64;
+/// How long a connection without a request is kept after the first signal.
+const LAST_REQUEST: Duration = Duration::from_millis(100);
 /// How long cancelled requests may take to be told so.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the last sandboxes may take to be gone; they take milliseconds.
@@ -171,7 +174,7 @@ impl Connections {
                 }
             };
             tokio::select! {
-                () = signals.next() => return,
+                () = signals.next() => break,
                 Some(_) = self.all.join_next() => {}
                 accepted = unix.listener.accept() => match accepted {
                     Ok((stream, _)) => self.accepted_unix(stream),
@@ -181,6 +184,15 @@ impl Connections {
                     Ok((stream, _)) => self.accepted_tcp(stream),
                     Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                 },
+            }
+        }
+        // Who was let in by the kernel before we stopped has a right to be heard.
+        while let Some((stream, _)) = at_once(|context| unix.listener.poll_accept(context)).await {
+            self.accepted_unix(stream);
+        }
+        if let Some(tcp) = tcp {
+            while let Some((stream, _)) = at_once(|context| tcp.poll_accept(context)).await {
+                self.accepted_tcp(stream);
             }
         }
     }
@@ -234,6 +246,15 @@ impl Connections {
     }
 }
 
+/// What there is now, without waiting for more.
+async fn at_once<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> Option<T> {
+    std::future::poll_fn(|context| match poll(context) {
+        Poll::Ready(result) => Poll::Ready(result.ok()),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
 async fn finished(connections: &mut JoinSet<()>) {
     while connections.join_next().await.is_some() {}
 }
@@ -268,8 +289,15 @@ where
         _ = connection.as_mut() => return,
         () = stop.draining() => {}
     }
+    connection.as_mut().graceful_shutdown();
+    if !asked.load(Ordering::Relaxed) {
+        // Its request may be on the way; one that has none is not waited for.
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = tokio::time::sleep(LAST_REQUEST) => {}
+        }
+    }
     if asked.load(Ordering::Relaxed) {
-        connection.as_mut().graceful_shutdown();
         connection.await.ok();
     }
 }
