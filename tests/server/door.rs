@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use belljar_tests::{Program, TempDir, is_root};
+use belljar_tests::{Level, Program, TempDir, is_root};
 use serde_json::json;
 
-use crate::running::{self, Server, bash, wait_until};
+use crate::running::{self, Server, bash, python, wait_until};
 
 /// Starts a program under another uid than ours: as root any, else one of our subordinate range.
 fn as_another(program: &str) -> Program {
@@ -166,6 +166,29 @@ fn client_sends_nothing_to_a_server_of_another_user() {
     assert!(ended.err().contains("it runs as uid"), "{ended:?}");
     assert_eq!(theirs.read_line(), "0\n");
     wait_until("its socket is gone", || !socket.exists());
+}
+
+#[test]
+fn sandbox_cannot_reach_the_server_that_runs_it() {
+    let server = Server::start();
+    // At none it can: there the program is the user.
+    for (level, reached) in
+        [(Level::None, "[0, 0]"), (Level::Basic, ""), (Level::Standard, ""), (Level::Strict, "")]
+    {
+        let code = format!(
+            "import socket\nfound = []\nfor kind, place in (socket.AF_UNIX, {:?}), (socket.AF_INET, \
+             ('127.0.0.1', {})):\n try: found.append(socket.socket(kind).connect_ex(place))\n \
+             except OSError as error: found.append(error.errno)\n\
+             if 0 in found: print(found)",
+            server.socket.display().to_string(),
+            server.port
+        );
+        let mut request = python(&code);
+        request["level"] = level.name().into();
+        let outcome = server.run(&request).json();
+        assert_eq!(outcome["stdout"].as_str().map(str::trim), Some(reached), "{level}: {outcome}");
+        assert_eq!(outcome["exit_code"], 0, "{outcome}");
+    }
 }
 
 #[test]

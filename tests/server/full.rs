@@ -94,6 +94,8 @@ fn connections_are_bounded_too() {
     let mut beyond = server.unix();
     let answer = beyond.answer();
     assert_eq!((answer.status, &answer.json()["kind"]), (503, &json!("busy")));
+    let other = server.tcp().get("/healthz", &[("Host", "localhost")]);
+    assert_eq!(other.status, 200, "the other listener has room of its own");
     drop(all);
     crate::running::wait_until("there is room again", || {
         let mut connection = server.unix();

@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Run many requests in parallel, one JSON object a line
     Batch(Batch),
-    /// Run programs for others: HTTP on a Unix socket and on loopback
+    /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
     /// Say what this host can keep, level by level, and what would enable the rest
     Doctor(Doctor),
@@ -234,7 +234,9 @@ Examples:
   curl http://127.0.0.1:7070/v1/runs -H \"Authorization: Bearer $(cat ~/.local/state/belljar/token)\" \\
     -H 'Accept: application/x-ndjson' -d '{\"language\": \"bash\", \"code\": \"echo hi\"}'
 
-The Unix socket serves you and root. TCP needs the token: $BELLJAR_TOKEN, or the file token in the
+The socket is $BELLJAR_SOCKET; else belljar/belljar.sock in $XDG_RUNTIME_DIR; else, as root, in /run;
+else in the state directory. That is belljar in $XDG_STATE_HOME or ~/.local/state; for root
+/var/lib/belljar. The socket serves you and root. TCP needs the token: $BELLJAR_TOKEN, or the file token in the
 state directory, which is made at the first start. While a server of yours is running, belljar run
 uses it. SIGTERM and SIGINT let what runs end first; a second one does not wait.")]
 pub(crate) struct Serve {
@@ -246,13 +248,11 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub listen_anywhere: bool,
 
-    /// The Unix socket [default: $BELLJAR_SOCKET, else belljar/belljar.sock in $XDG_RUNTIME_DIR, else
-    /// in /run as root, else in the state directory]
+    /// The Unix socket [default: see below]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Where the token is kept [default: belljar in $XDG_STATE_HOME or ~/.local/state; as root
-    /// /var/lib/belljar]
+    /// Where the token is kept [default: see below]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -260,7 +260,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N")]
     pub max_runs: Option<NonZeroUsize>,
 
-    /// Requests that wait for a run to end; further ones are told to come back
+    /// Requests that wait for a run to end; the next is told to come back
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub max_queue: usize,
 

@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tower_service::Service;
 
@@ -104,8 +105,8 @@ pub async fn serve(
         stop: Stop::new(),
     });
     tell(&Listening { socket, address, token_file });
-    let most = options.max_runs.get() + options.max_queue + MORE_CONNECTIONS;
-    let mut connections = Connections::new(&server, most);
+    let most = options.max_runs.get().saturating_add(options.max_queue);
+    let mut connections = Connections::new(&server, most.saturating_add(MORE_CONNECTIONS));
     connections.accept(unix, tcp, &mut signals).await;
     connections.end(options.drain, &mut signals).await;
     if server.engine.settle(SETTLE).await {
@@ -150,18 +151,27 @@ impl Signals {
     }
 }
 
-/// The connections of a server, bounded in number.
+/// The connections of a server, bounded in number for each listener: whoever fills TCP without a token
+/// does not keep the owner from the socket.
 struct Connections {
     server: Arc<Server>,
     router: Router,
     all: JoinSet<()>,
-    most: usize,
+    unix_room: Arc<Semaphore>,
+    tcp_room: Arc<Semaphore>,
 }
 
 impl Connections {
     fn new(server: &Arc<Server>, most: usize) -> Self {
         let router = http::router(Arc::clone(server));
-        Self { server: Arc::clone(server), router, all: JoinSet::new(), most }
+        let room = || Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Self {
+            server: Arc::clone(server),
+            router,
+            all: JoinSet::new(),
+            unix_room: room(),
+            tcp_room: room(),
+        }
     }
 
     /// Accepts until a signal comes. Dropping the listeners then is what makes new clients look elsewhere.
@@ -198,22 +208,22 @@ impl Connections {
     }
 
     fn accepted_unix(&mut self, stream: UnixStream) {
-        if self.all.len() >= self.most {
+        let Ok(room) = Arc::clone(&self.unix_room).try_acquire_owned() else {
             // One that cannot take even this much misses nothing.
             stream.try_write(FULL).ok();
             return;
-        }
+        };
         // A peer that is gone already has no credentials.
         if let Ok(credentials) = stream.peer_cred() {
-            self.serve(stream, Peer::Local { uid: credentials.uid() });
+            self.serve(stream, Peer::Local { uid: credentials.uid() }, room);
         }
     }
 
     fn accepted_tcp(&mut self, stream: TcpStream) {
-        if self.all.len() >= self.most {
+        let Ok(room) = Arc::clone(&self.tcp_room).try_acquire_owned() else {
             stream.try_write(FULL).ok();
             return;
-        }
+        };
         let Ok(local) = stream.local_addr() else { return };
         // An answer is one write, and waiting for more would only delay it.
         stream.set_nodelay(true).ok();
@@ -222,12 +232,18 @@ impl Connections {
         } else {
             Peer::Anywhere
         };
-        self.serve(stream, peer);
+        self.serve(stream, peer, room);
     }
 
-    fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(&mut self, stream: S, peer: Peer) {
+    fn serve<S>(&mut self, stream: S, peer: Peer, room: OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let (router, stop) = (self.router.clone(), self.server.stop.clone());
-        self.all.spawn(converse(stream, peer, router, stop));
+        self.all.spawn(async move {
+            converse(stream, peer, router, stop).await;
+            drop(room);
+        });
     }
 
     /// Lets requests that are under way end: all of them for a while, then those that can be told that

@@ -4,13 +4,14 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::{Error, Outcome, Place, RunRequest, Stream};
 use bytes::{BufMut, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use tokio::task::coop::poll_proceed;
 
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
@@ -152,6 +153,7 @@ impl Output {
     }
 
     fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        pay_for(bytes.len());
         let held = &mut self.held[stream as usize];
         if held.is_empty() && std::str::from_utf8(bytes).is_ok() {
             return tell(self.format, &mut self.outbox.write(), &Told::output(stream, bytes));
@@ -171,6 +173,22 @@ impl Output {
             if !held.is_empty() {
                 tell(self.format, &mut self.outbox.write(), &Told::output(stream, &held));
             }
+        }
+    }
+}
+
+/// Output for which a connection pays one unit of its turn. Tokio gives 128 units, so that about half
+/// a megabyte is read from the program before the connection has to send it on.
+const BYTES_FOR_A_UNIT: usize = 4 << 10;
+
+/// Makes a flood of output end this connection's turn: tokio counts reads, and a read of much costs no
+/// more than one of little.
+fn pay_for(bytes: usize) {
+    // Whatever is polled next finds the turn over and sees to the wake-up.
+    let mut nobody = Context::from_waker(Waker::noop());
+    for _ in 0..bytes / BYTES_FOR_A_UNIT {
+        if let Poll::Ready(unit) = poll_proceed(&mut nobody) {
+            unit.made_progress();
         }
     }
 }
