@@ -17,9 +17,19 @@ fn version_is_told() {
 fn help_names_every_command_and_exit_code() {
     let ended = say(&["--help"]);
     assert_eq!((ended.code, ended.err()), (Some(0), String::new()));
-    for word in
-        ["run", "batch", "doctor", "levels", "languages", "124", "125", "126", "127", "128+n"]
-    {
+    for word in [
+        "run",
+        "batch",
+        "serve",
+        "doctor",
+        "levels",
+        "languages",
+        "124",
+        "125",
+        "126",
+        "127",
+        "128+n",
+    ] {
         assert!(ended.out().contains(word), "no {word} in {ended:?}");
     }
 }
@@ -54,6 +64,8 @@ fn help_of_run_names_every_option() {
         "--deny-syscall",
         "--block-path",
         "--raw",
+        "--server",
+        "--no-server",
     ] {
         assert!(ended.out().contains(option), "no {option} in {ended:?}");
     }

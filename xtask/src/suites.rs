@@ -21,8 +21,8 @@ use crate::test::{Counts, Tally, libtest};
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 7] =
-    ["conformance", "escape", "faults", "benign", "concurrency", "cli", "leaks"];
+pub(crate) const SUITES: [&str; 8] =
+    ["conformance", "escape", "faults", "benign", "concurrency", "cli", "server", "leaks"];
 /// These look at the whole host or at their neighbours' speed, so their tests do not run beside each other.
 const ONE_AT_A_TIME: [&str; 2] = ["concurrency", "leaks"];
 const SUITE_LIMIT: Duration = Duration::from_secs(600);
@@ -188,6 +188,8 @@ impl Stage {
             .env("LANG", "C.UTF-8")
             .env("RUST_BACKTRACE", "1")
             .env("BELLJAR_BIN", &self.belljar)
+            // Nobody listens here: a server of the developer must not run what the suites try.
+            .env("BELLJAR_SOCKET", self.directory.join("no-server.sock"))
             .env("BELLJAR_TEST_DIR", &self.directory)
             .env("BELLJAR_MUST_RUN", "native")
             .env("BELLJAR_TEST_USER", identity.word());

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::model::error::{Error, SpecError};
 use crate::model::outcome::Outcome;
 use crate::model::request::RunRequest;
+use crate::queue::Place;
 
 /// Results that wait for an earlier one are kept in memory: no more than this many for each run that
 /// may go on at once. A slow first request then holds back the rest instead of piling up results.
@@ -45,26 +46,22 @@ impl Engine {
     /// A request that is itself a mistake (a line that could not be read) is passed through as such.
     pub async fn run_batch(
         self: &Arc<Self>,
-        mut requests: mpsc::Receiver<Result<RunRequest, SpecError>>,
+        requests: mpsc::Receiver<Result<RunRequest, SpecError>>,
         budget: Budget,
-        mut tell: impl FnMut(usize, Result<Outcome, Error>),
+        tell: impl FnMut(usize, Result<Outcome, Error>),
     ) {
-        let mut batch = Batch::new(self, budget);
-        let mut coming = true;
-        let mut waiting = None;
-        while coming || waiting.is_some() || !batch.running.is_empty() {
-            waiting = waiting.and_then(|request| batch.admit(request));
-            let wants_more = coming && waiting.is_none() && batch.has_room();
-            tokio::select! {
-                request = requests.recv(), if wants_more => match request {
-                    Some(request) => waiting = Some(request),
-                    None => coming = false,
-                },
-                Some(ended) = batch.running.join_next_with_id() => batch.ended(ended),
-                else => {}
-            }
-            batch.tell_in_order(&mut tell);
-        }
+        Batch::new(self, budget, None).carry_out(requests, tell).await;
+    }
+
+    /// The same among others: each run of the batch waits for its turn in a [`Queue`](crate::Queue).
+    pub async fn run_batch_in(
+        self: &Arc<Self>,
+        place: Place,
+        requests: mpsc::Receiver<Result<RunRequest, SpecError>>,
+        budget: Budget,
+        tell: impl FnMut(usize, Result<Outcome, Error>),
+    ) {
+        Batch::new(self, budget, Some(place)).carry_out(requests, tell).await;
     }
 }
 
@@ -79,6 +76,7 @@ struct Started {
 struct Batch {
     engine: Arc<Engine>,
     budget: Budget,
+    place: Option<Place>,
     deadline: Option<Instant>,
     running: JoinSet<Result<Outcome, Error>>,
     started: HashMap<task::Id, Started>,
@@ -90,10 +88,11 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(engine: &Arc<Engine>, budget: Budget) -> Self {
+    fn new(engine: &Arc<Engine>, budget: Budget, place: Option<Place>) -> Self {
         Self {
             engine: Arc::clone(engine),
             budget,
+            place,
             deadline: budget.wall.map(|wall| Instant::now() + wall),
             running: JoinSet::new(),
             started: HashMap::new(),
@@ -102,6 +101,28 @@ impl Batch {
             next_told: 0,
             cpu_used_ms: 0,
             cpu_reserved_ms: 0,
+        }
+    }
+
+    async fn carry_out(
+        mut self,
+        mut requests: mpsc::Receiver<Result<RunRequest, SpecError>>,
+        mut tell: impl FnMut(usize, Result<Outcome, Error>),
+    ) {
+        let mut coming = true;
+        let mut waiting = None;
+        while coming || waiting.is_some() || !self.running.is_empty() {
+            waiting = waiting.and_then(|request| self.admit(request));
+            let wants_more = coming && waiting.is_none() && self.has_room();
+            tokio::select! {
+                request = requests.recv(), if wants_more => match request {
+                    Some(request) => waiting = Some(request),
+                    None => coming = false,
+                },
+                Some(ended) = self.running.join_next_with_id() => self.ended(ended),
+                else => {}
+            }
+            self.tell_in_order(&mut tell);
         }
     }
 
@@ -152,12 +173,16 @@ impl Batch {
 
     fn start(&mut self, request: Result<RunRequest, SpecError>, reserved_ms: u64) {
         let (engine, deadline) = (Arc::clone(&self.engine), self.deadline);
+        let place = self.place.clone();
         let task = self.running.spawn(async move {
             let run = async {
-                match request {
-                    Ok(request) => engine.run(request).await,
-                    Err(mistake) => Err(mistake.into()),
-                }
+                // A mistake is told without a turn.
+                let run = engine.prepare(request?)?;
+                let _turn = match &place {
+                    Some(place) => Some(place.turn().await?),
+                    None => None,
+                };
+                run.run(&mut |_, _| {}).await
             };
             let over = async {
                 match deadline {
@@ -186,7 +211,12 @@ impl Batch {
         let used = match &result {
             Ok(outcome) => outcome.limits.get("cpu_ms").and_then(|one| one.used),
             // Nothing ran.
-            Err(Error::Spec(_) | Error::Setup { .. } | Error::Unavailable { .. }) => Some(0),
+            Err(
+                Error::Spec(_)
+                | Error::Setup { .. }
+                | Error::Unavailable { .. }
+                | Error::Busy { .. },
+            ) => Some(0),
             // Nobody knows what was used: all that could have been.
             Err(_) => None,
         };

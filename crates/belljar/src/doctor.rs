@@ -104,6 +104,7 @@ impl Problem {
             | Error::NotVerified { .. }
             | Error::Backend { .. }
             | Error::Lost { .. }
+            | Error::Busy { .. }
             | Error::Budget { .. }
             | Error::Cancelled => Self::plain(error.to_string()),
         }

@@ -35,6 +35,7 @@ mod model;
 mod native;
 mod output_files;
 mod pool;
+mod queue;
 pub mod seccomp;
 
 pub use batch::Budget;
@@ -58,3 +59,4 @@ pub use native::run::{Ahead, start_ahead};
 pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};
 pub use pool::{PoolConfig, PoolStats, ShelfStats, ZygoteStats};
+pub use queue::{Place, Queue, Turn};

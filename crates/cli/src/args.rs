@@ -1,8 +1,11 @@
 //! Arguments as typed. Nothing is decided here but what a word means.
 
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use belljar::{Level, units};
+use belljar::{Level, StartRequest, units};
 use clap::{Args, Parser, Subcommand};
 
 /// Run code that AI agents write where it can do no harm, and be told the truth about it.
@@ -23,6 +26,10 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Run many requests in parallel, one JSON object a line
     Batch(Batch),
+    /// Serve runs over HTTP, on a Unix socket and on loopback
+    Serve(Serve),
+    /// Print what the running server keeps ready, and how it served the runs so far
+    Stats(Stats),
     /// Say what this host can keep, level by level, and what would enable the rest
     Doctor(Doctor),
     /// Print the isolation levels and what each promises
@@ -98,6 +105,18 @@ pub(crate) struct Run {
     /// Let control sequences through to the terminal as they are
     #[arg(long)]
     pub raw: bool,
+
+    /// Give it to the server that listens at this socket, and to no other
+    #[arg(long, value_name = "PATH", conflicts_with = "no_server")]
+    pub server: Option<PathBuf>,
+
+    /// Run it here, even if a server of yours is running
+    #[arg(long)]
+    pub no_server: bool,
+
+    /// Take a sandbox that was made ahead (warm), a new one (cold), or what comes sooner (any)
+    #[arg(long, value_name = "HOW", default_value = "any", value_parser = start)]
+    pub start: StartRequest,
 
     /// Break set-up at a step, as step or step:die; for tests
     #[arg(long = "break-at", hide = true, value_name = "STEP")]
@@ -211,6 +230,101 @@ pub(crate) struct Batch {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  belljar serve
+  belljar serve --listen none                      # the Unix socket only
+  belljar serve --max-runs 8 --max-queue 200 --drain 10s
+  curl --unix-socket $XDG_RUNTIME_DIR/belljar/belljar.sock http://localhost/v1/runs \\
+    -d '{\"language\": \"python\", \"code\": \"print(6 * 7)\"}'
+  curl http://127.0.0.1:7070/v1/runs -H \"Authorization: Bearer $(cat ~/.local/state/belljar/token)\" \\
+    -H 'Accept: application/x-ndjson' -d '{\"language\": \"bash\", \"code\": \"echo hi\"}'
+
+The socket is $BELLJAR_SOCKET; else belljar/belljar.sock in $XDG_RUNTIME_DIR; else, as root, in /run;
+else in the state directory. That is belljar in $XDG_STATE_HOME or ~/.local/state; for root
+/var/lib/belljar. The socket serves you and root. TCP needs the token: $BELLJAR_TOKEN, or the file token in the
+state directory, which is made at the first start. While a server of yours is running, belljar run
+uses it. SIGTERM and SIGINT let what runs end first; a second one does not wait.")]
+pub(crate) struct Serve {
+    /// The TCP address, or none
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
+    pub listen: Listen,
+
+    /// Let --listen be an address that others can reach; there is no TLS
+    #[arg(long)]
+    pub listen_anywhere: bool,
+
+    /// The Unix socket [default: see below]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Where the token is kept [default: see below]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
+    /// Runs at once [default: two for each core, at least four]
+    #[arg(long, value_name = "N")]
+    pub max_runs: Option<NonZeroUsize>,
+
+    /// Requests that wait for a run to end; the next is told to come back
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_queue: usize,
+
+    /// How long runs may go on after the first signal
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::parse_duration)]
+    pub drain: Duration,
+
+    /// Sandboxes kept ready at most; 0 keeps none
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub pool: usize,
+
+    /// Sandboxes kept ready for each language of --warm, however few are used
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub pool_floor: usize,
+
+    /// A language that is ready before anybody asked [default: python, bash, node]
+    #[arg(long, value_name = "LANGUAGE")]
+    pub warm: Vec<String>,
+
+    /// A module that is loaded before the program comes, as python:numpy
+    #[arg(long, value_name = "LANGUAGE:MODULE", value_parser = module)]
+    pub preload: Vec<(String, String)>,
+
+    /// With less memory available than this, nothing is kept ready
+    #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = units::parse_bytes)]
+    pub memory_reserve: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    /// The server's socket [default: as belljar run finds it]
+    #[arg(long, value_name = "PATH")]
+    pub server: Option<PathBuf>,
+
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn start(word: &str) -> Result<StartRequest, String> {
+    match word {
+        "any" => Ok(StartRequest::Any),
+        "cold" => Ok(StartRequest::Cold),
+        "warm" => Ok(StartRequest::Warm),
+        _ => Err("is none of any, cold, warm".to_owned()),
+    }
+}
+
+fn module(word: &str) -> Result<(String, String), String> {
+    let pair = word.split_once(':').filter(|(name, module)| !name.is_empty() && !module.is_empty());
+    let (name, module) = pair.ok_or("must be a language and a module: python:numpy")?;
+    Ok((name.to_owned(), module.to_owned()))
+}
+
+/// A TCP address, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listen(pub Option<SocketAddr>);
+
+#[derive(Debug, Args)]
 #[command(
     after_help = "The exit code is 0 when level standard works here, 1 when it does not; with \
 --attack also 1 when any probe escaped."
@@ -244,6 +358,21 @@ pub(crate) struct Doctor {
 pub(crate) struct Format {
     #[arg(long)]
     pub json: bool,
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    if text == "none" {
+        return Ok(Listen(None));
+    }
+    // Names are not looked up: where we listen must not depend on what a name means today.
+    let numeric = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    let address = numeric.parse().map_err(|_| {
+        "write an address and a port, as in 127.0.0.1:7070 or [::1]:7070, or none".to_owned()
+    })?;
+    Ok(Listen(Some(address)))
 }
 
 fn milliseconds(text: &str) -> Result<u64, String> {

@@ -4,6 +4,8 @@ mod batch;
 mod catalogue;
 mod doctor;
 mod run;
+mod serve;
+mod stats;
 
 use std::io;
 use std::time::Duration;
@@ -14,11 +16,15 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::args::{Arguments, Command};
 
+pub(crate) use serve::runtime as serve_runtime;
+
 /// Carries out a command, with the keeper that was started ahead for it; the answer is the exit code.
 pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
     match arguments.command {
         Command::Run(run) => run::run(*run, ahead).await,
         Command::Batch(batch) => batch::batch(batch).await,
+        Command::Serve(serve) => serve::serve(serve).await,
+        Command::Stats(stats) => stats::stats(stats).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),

@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod output;
+mod remote;
 mod render;
 
 use std::process::ExitCode;
@@ -22,11 +23,19 @@ fn main() -> ExitCode {
         let why = format!("needs {LEAST_FILES} open files and more: ulimit -n 1024");
         return ExitCode::from(render::trouble(&why, 125));
     }
-    // The sooner the better: it makes itself ready while we read the arguments.
-    let ahead = std::env::args_os().nth(1).filter(|command| command == "run");
-    let ahead = ahead.and_then(|_| belljar::start_ahead());
+    // The sooner the better: it makes itself ready while we read the arguments. With a server about it
+    // would be in vain.
+    let starts_here = std::env::args_os().nth(1).is_some_and(|command| command == "run")
+        && !belljar_server::places::socket().is_some_and(|path| path.exists());
+    let ahead = if starts_here { belljar::start_ahead() } else { None };
     let arguments = args::Arguments::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let mut builder = if matches!(arguments.command, args::Command::Serve(_)) {
+        commands::serve_runtime()
+    } else {
+        // One run needs no second thread, and is sooner without.
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder.enable_io().enable_time().build();
     let code = match runtime {
         Ok(runtime) => runtime.block_on(commands::dispatch(arguments, ahead)),
         Err(error) => render::trouble(&format!("cannot start the runtime: {error}"), 125),

@@ -10,7 +10,7 @@ use crate::output::put;
 /// Our own exit codes; see `belljar --help`.
 pub(crate) const BAD_REQUEST: u8 = 2;
 const TIME: u8 = 124;
-const OURS: u8 = 125;
+pub(crate) const OURS: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 const SIGNAL_BASE: i32 = 128;
@@ -46,6 +46,7 @@ pub(crate) fn error_code(error: &Error) -> u8 {
         | Error::Unavailable { .. }
         | Error::Backend { .. }
         | Error::Budget { .. }
+        | Error::Busy { .. }
         | Error::Lost { .. } => OURS,
     }
 }
@@ -76,6 +77,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Backend { .. }
         | Error::Lost { .. }
         | Error::Budget { .. }
+        | Error::Busy { .. }
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })

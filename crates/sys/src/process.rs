@@ -125,9 +125,9 @@ fn initial_strings() -> Option<Vec<ptr::NonNull<libc::c_char>>> {
     }
     // The kernel puts the list of arguments, ended by a null, right before that of the environment.
     // SAFETY: on the stack that the kernel made, both are one array; the check below finds out if not.
-    let end = unsafe { *environment.sub(1) };
+    let end = unsafe { *environment.wrapping_sub(1) };
     // SAFETY: as above.
-    let first = ptr::NonNull::new(unsafe { *environment.sub(count + 1) })?;
+    let first = ptr::NonNull::new(unsafe { *environment.wrapping_sub(count + 1) })?;
     // SAFETY: if it is the list of arguments, this is a C string; the list of a changed environment is
     // never preceded by one word of null and so many of strings that begin with our own name.
     let name = unsafe { CStr::from_ptr(first.as_ptr()) };
@@ -139,7 +139,7 @@ fn initial_strings() -> Option<Vec<ptr::NonNull<libc::c_char>>> {
     let mut strings = Vec::new();
     for at in 1..count {
         // SAFETY: as above.
-        strings.push(ptr::NonNull::new(unsafe { *environment.sub(count + 1 - at) })?);
+        strings.push(ptr::NonNull::new(unsafe { *environment.wrapping_sub(count + 1 - at) })?);
     }
     let mut next = environment;
     // SAFETY: the list ends with a null pointer, and we stop there.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};

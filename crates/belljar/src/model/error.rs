@@ -50,6 +50,10 @@ pub enum Error {
     #[error("not run to its end: {what}")]
     Budget { what: String },
 
+    /// All that may run runs, and all that may wait waits. Nothing was started.
+    #[error("busy: {running} run and {waiting} wait, which is all that may. hint: try again soon")]
+    Busy { running: usize, waiting: usize },
+
     /// The run was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -70,6 +74,7 @@ impl Error {
             Self::Backend { .. } => "backend",
             Self::Lost { .. } => "lost",
             Self::Budget { .. } => "budget",
+            Self::Busy { .. } => "busy",
             Self::Cancelled => "cancelled",
         }
     }

@@ -11,6 +11,7 @@ use belljar::{
 
 use crate::args::{LimitArgs, Run};
 use crate::output;
+use crate::remote::{self, Failure};
 use crate::render::{self, Live};
 
 pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
@@ -30,25 +31,41 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
                 None => code,
             }
         }
-        Err(error) => {
+        Err(failure) => {
             if as_json {
-                render::json(&render::error_json(&error));
+                render::json(&failure.json());
             } else {
-                render::trouble(&error.to_string(), 0);
+                render::trouble(&failure.text(), 0);
             }
-            render::error_code(&error)
+            failure.code()
         }
     }
 }
 
-async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<(Outcome, Option<CopiedOut>), Error> {
+async fn carry_out(
+    args: Run,
+    ahead: Option<Ahead>,
+) -> Result<(Outcome, Option<CopiedOut>), Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
-    let mut engine = Engine::open(Config { fault, ..Config::default() })?;
-    if let Some(ahead) = ahead {
-        engine = engine.with_keeper(ahead);
-    }
+    let open = || {
+        let engine = Engine::open(Config { fault, ..Config::default() })?;
+        Ok::<_, Error>(match ahead {
+            Some(ahead) => engine.with_keeper(ahead),
+            None => engine,
+        })
+    };
     let (out, as_json, raw, quiet) = (args.out.clone(), args.json, args.raw, args.quiet);
-    let mut run = engine.prepare(request(args)?)?;
+    let (engine, request) = match remote::find(&args)? {
+        Some(server) => {
+            let request = request(args)?;
+            if let Some(sent) = server.takes(&request)? {
+                return Ok((elsewhere(server, sent, as_json, raw).await?, None));
+            }
+            (open()?, request)
+        }
+        None => (open()?, request(args)?),
+    };
+    let mut run = engine.prepare(request)?;
     if let Some(directory) = out {
         run = run.copy_out(directory)?;
     }
@@ -63,10 +80,10 @@ async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<(Outcome, Option<C
     };
     let (outcome, copied) = tokio::select! {
         result = run.run_with_files(&mut sink) => result?,
-        () = super::interrupted() => return Err(super::cancelled(&engine).await),
+        () = super::interrupted() => return Err(super::cancelled(&engine).await.into()),
     };
     if output::asked_to_end() {
-        return Err(super::cancelled(&engine).await); // in the same moment; the output is not whole
+        return Err(super::cancelled(&engine).await.into()); // in the same moment; the output is not whole
     }
     if !reader_gone {
         // As above: a reader that is gone by now misses nothing that it asked for.
@@ -76,6 +93,31 @@ async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<(Outcome, Option<C
         render::trouble(&format!("not copied out: {} ({})", skipped.path, skipped.reason), 0);
     }
     Ok((outcome, copied))
+}
+
+/// The same by a server. Whoever interrupts us closes the connection, and the server ends the run.
+async fn elsewhere(
+    server: remote::Server,
+    sent: remote::Sent,
+    as_json: bool,
+    raw: bool,
+) -> Result<Outcome, Failure> {
+    let mut live = Live::new(raw);
+    let mut reader_gone = false;
+    let mut sink = |stream, bytes: &[u8]| {
+        if !reader_gone {
+            reader_gone = live.write(stream, bytes).is_err();
+        }
+    };
+    let outcome = tokio::select! {
+        result = server.run(sent, as_json, &mut sink) => result?,
+        () = super::interrupted() => return Err(Error::Cancelled.into()),
+    };
+    if !reader_gone {
+        // A reader that is gone by now misses nothing that it asked for.
+        live.finish().ok();
+    }
+    Ok(outcome)
 }
 
 /// The request that the arguments ask for.
@@ -94,6 +136,7 @@ fn request(args: Run) -> Result<RunRequest, Error> {
         deny_syscalls: args.confine.deny_syscall,
         block_paths: args.confine.block_path,
         args: args.args,
+        start: args.start,
         ..RunRequest::default()
     };
     match (args.code, args.program) {

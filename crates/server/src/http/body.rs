@@ -1,0 +1,52 @@
+//! Reading a request's body: bounded in length and time, strict in what it may say.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::StatusCode;
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+use crate::wire::MAX_BODY_BYTES;
+
+/// The whole body must have come within this time.
+const BODY_LIMIT: Duration = Duration::from_secs(30);
+
+/// The body as JSON. A mistake is told with the path of the field.
+pub(crate) async fn json<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
+    let bytes = read(request.into_body()).await?;
+    let mut reader = serde_json::Deserializer::from_slice(&bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { "body" } else { path.as_str() };
+        Problem::field(field, &format!("cannot be read: {}", error.inner()))
+    })?;
+    reader.end().map_err(|error| {
+        Problem::field("body", &format!("must be one JSON object and nothing more: {error}"))
+    })?;
+    Ok(value)
+}
+
+async fn read(body: Body) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let detail = format!("the body has more than {MAX_BODY_BYTES} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+    };
+    let announced = hyper::body::Body::size_hint(&body).lower();
+    if announced > MAX_BODY_BYTES as u64 {
+        return Err(too_large());
+    }
+    let collected = Limited::new(body, MAX_BODY_BYTES).collect();
+    match tokio::time::timeout(BODY_LIMIT, collected).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(Problem::field("body", &format!("could not be read: {error}"))),
+        Err(_) => {
+            let detail = format!("the body did not come within {} s", BODY_LIMIT.as_secs());
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", detail))
+        }
+    }
+}

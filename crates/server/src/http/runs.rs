@@ -1,0 +1,248 @@
+//! `POST /v1/runs`: one request, one Outcome, with the output as it comes if that is asked for.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use belljar::{Error, Outcome, Place, RunRequest, Stream};
+use bytes::{BufMut, BytesMut};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use tokio::task::coop::poll_proceed;
+
+use crate::http::format::Format;
+use crate::http::lines::{self, Outbox};
+use crate::http::{Server, body};
+use crate::problem::Problem;
+use crate::wire::{self, Told};
+
+pub(crate) async fn run(
+    State(server): State<Arc<Server>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    // Before the body is read, so that a full server holds no more bodies than it has places.
+    let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
+    let format = Format::of(request.headers());
+    let asked: RunRequest = body::json(request).await?;
+    refuse_host_paths(&asked, "")?;
+    match format {
+        Format::Json => document(&server, place, asked).await,
+        Format::Lines | Format::Events => stream(server, place, asked, format).await,
+    }
+}
+
+/// Paths of the host are the server's, not the caller's: whoever may run code here may not therefore
+/// read what this user can read.
+pub(crate) fn refuse_host_paths(asked: &RunRequest, above: &str) -> Result<(), Problem> {
+    let wrong = |field: &str, reason: &str| Err(Problem::field(&format!("{above}{field}"), reason));
+    if !asked.copies.is_empty() {
+        return wrong("copies", "names files of the server's host: send them in files");
+    }
+    if asked.workspace.is_some() {
+        return wrong("workspace", "names a directory of the server's host: send files instead");
+    }
+    if asked.entry.is_some() {
+        return wrong(
+            "entry",
+            "needs a workspace, which is not taken over HTTP: send code instead",
+        );
+    }
+    Ok(())
+}
+
+async fn document(server: &Server, place: Place, asked: RunRequest) -> Result<Response, Problem> {
+    let result = carry_out(server, place, asked, &AtomicBool::new(false), &mut |_, _| {}).await;
+    let outcome = result.map_err(|error| Problem::from(&error))?;
+    let json = serde_json::to_vec(&outcome).map_err(|error| broken(error.into()))?;
+    let mut response = json.into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(wire::JSON));
+    Ok(response)
+}
+
+fn broken(source: std::io::Error) -> Problem {
+    Problem::from(&Error::Backend { operation: "write the answer", source })
+}
+
+/// Runs to the end, in turn, unless the server is stopped first. `begun` is set when the run itself
+/// begins.
+async fn carry_out(
+    server: &Server,
+    place: Place,
+    asked: RunRequest,
+    begun: &AtomicBool,
+    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+) -> Result<Outcome, Error> {
+    let work = async {
+        // Checked before its turn: a mistake need not wait to be told.
+        let run = server.engine.prepare(asked)?;
+        let _turn = place.turn().await?;
+        begun.store(true, Ordering::Relaxed);
+        run.run(sink).await
+    };
+    tokio::select! {
+        biased;
+        () = server.stop.cancelled() => Err(Error::Cancelled),
+        result = work => result,
+    }
+}
+
+/// Answers with a stream once the run has begun. What fails before that still has a status of its own.
+async fn stream(
+    server: Arc<Server>,
+    place: Place,
+    asked: RunRequest,
+    format: Format,
+) -> Result<Response, Problem> {
+    let (outbox, begun) = (Outbox::default(), Arc::new(AtomicBool::new(false)));
+    let mut run: Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> = Box::pin({
+        let (mut output, begun) = (Output::new(format, outbox.clone()), Arc::clone(&begun));
+        async move {
+            let mut sink = |stream, bytes: &[u8]| output.push(stream, bytes);
+            let result = carry_out(&server, place, asked, &begun, &mut sink).await;
+            output.finish();
+            result
+        }
+    });
+    let ended = poll_fn(|context| match run.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending if begun.load(Ordering::Relaxed) => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    });
+    let ended = ended.await;
+    if let Some(Err(error)) = &ended {
+        return Err(Problem::from(error));
+    }
+    let told = outbox.clone();
+    let work = Box::pin(async move {
+        let result = match ended {
+            Some(result) => result,
+            None => run.await,
+        };
+        match &result {
+            Ok(outcome) => tell(format, &mut told.write(), &Told::Outcome(outcome)),
+            Err(error) => tell(format, &mut told.write(), &Told::Error(&Problem::from(error))),
+        }
+    });
+    Ok(lines::answer(format, outbox, work))
+}
+
+/// Writes one event in the stream's form.
+fn tell(format: Format, to: &mut BytesMut, event: &Told<'_>) {
+    if format == Format::Events {
+        to.extend_from_slice(format!("event: {}\ndata: ", event.name()).as_bytes());
+    }
+    // Writing to memory does not fail, and JSON can say all that an event holds.
+    serde_json::to_writer(to.writer(), event).ok();
+    to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
+}
+
+/// The program's output on its way into a stream. A character that lies across two reads is kept whole,
+/// so that text stays text.
+struct Output {
+    format: Format,
+    outbox: Outbox,
+    held: [Vec<u8>; 2],
+}
+
+impl Output {
+    fn new(format: Format, outbox: Outbox) -> Self {
+        Self { format, outbox, held: [Vec::new(), Vec::new()] }
+    }
+
+    fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        pay_for(bytes.len());
+        let held = &mut self.held[stream as usize];
+        if held.is_empty() && std::str::from_utf8(bytes).is_ok() {
+            return tell(self.format, &mut self.outbox.write(), &Told::output(stream, bytes));
+        }
+        held.extend_from_slice(bytes);
+        let rest = held.split_off(held.len() - unfinished(held));
+        let whole = std::mem::replace(held, rest);
+        if !whole.is_empty() {
+            tell(self.format, &mut self.outbox.write(), &Told::output(stream, &whole));
+        }
+    }
+
+    /// Tells what was held back for an end that never came.
+    fn finish(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let held = std::mem::take(&mut self.held[stream as usize]);
+            if !held.is_empty() {
+                tell(self.format, &mut self.outbox.write(), &Told::output(stream, &held));
+            }
+        }
+    }
+}
+
+/// Output for which a connection pays one unit of its turn. Tokio gives 128 units, so that about half
+/// a megabyte is read from the program before the connection has to send it on.
+const BYTES_FOR_A_UNIT: usize = 4 << 10;
+
+/// Makes a flood of output end this connection's turn: tokio counts reads, and a read of much costs no
+/// more than one of little.
+fn pay_for(bytes: usize) {
+    // Whatever is polled next finds the turn over and sees to the wake-up.
+    let mut nobody = Context::from_waker(Waker::noop());
+    for _ in 0..bytes / BYTES_FOR_A_UNIT {
+        if let Poll::Ready(unit) = poll_proceed(&mut nobody) {
+            unit.made_progress();
+        }
+    }
+}
+
+/// How many bytes at the end are the beginning of a character; none if the rest is no text anyway.
+fn unfinished(bytes: &[u8]) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() => bytes.len() - error.valid_up_to(),
+        Ok(_) | Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Event;
+
+    fn streamed(format: Format, chunks: &[&[u8]]) -> String {
+        let outbox = Outbox::default();
+        let mut output = Output::new(format, outbox.clone());
+        chunks.iter().for_each(|chunk| output.push(Stream::Stdout, chunk));
+        output.finish();
+        let written = outbox.write().to_vec();
+        String::from_utf8(written).unwrap()
+    }
+
+    fn events(chunks: &[&[u8]]) -> Vec<Event> {
+        let lines = streamed(Format::Lines, chunks);
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_character_across_two_reads_is_kept_whole() {
+        let euro = "€".as_bytes();
+        let found = events(&[b"a", &euro[..2], &euro[2..], b"b"]);
+        let text = |text: &str| Event::Stdout { data: text.into() };
+        assert_eq!(found, [text("a"), text("€"), text("b")]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_lose_nothing() {
+        let chunks: [&[u8]; 4] = [b"a\xff", b"\xe2", b"\x28z", b"\xe2\x82"];
+        let mut all = Vec::new();
+        for event in events(&chunks) {
+            let Event::Stdout { data } = event else { panic!("{event:?}") };
+            all.extend(data.0);
+        }
+        assert_eq!(all, chunks.concat());
+    }
+
+    #[test]
+    fn server_sent_events_are_named_and_one_line() {
+        let text = streamed(Format::Events, &[b"a\nb\r\n"]);
+        let expected = r#"{"type":"stdout","data":"a\nb\r\n"}"#;
+        assert_eq!(text, format!("event: stdout\ndata: {expected}\n\n"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Where the server's socket and its state are, unless somebody says otherwise. `belljar run` looks for
+//! a server in the same place as `belljar serve` puts it.
+
+use std::env;
+use std::path::PathBuf;
+
+/// Names another socket for both `belljar serve` and `belljar run`.
+pub const SOCKET_VARIABLE: &str = "BELLJAR_SOCKET";
+
+const NAME: &str = "belljar";
+const SOCKET: &str = "belljar.sock";
+
+/// The socket: named by the environment, else in the user's runtime directory (which is the user's own
+/// and goes when the last session ends), else where services of root are, else beside the state.
+pub fn socket() -> Option<PathBuf> {
+    if let Some(path) = env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
+        return Some(path.into());
+    }
+    if let Some(runtime) = absolute("XDG_RUNTIME_DIR") {
+        return Some(runtime.join(NAME).join(SOCKET));
+    }
+    if is_root() {
+        return Some(PathBuf::from("/run").join(NAME).join(SOCKET));
+    }
+    Some(state()?.join(SOCKET))
+}
+
+/// The state directory, which holds the token. Nothing when no variable tells where the home is.
+pub fn state() -> Option<PathBuf> {
+    if let Some(state) = absolute("XDG_STATE_HOME") {
+        return Some(state.join(NAME));
+    }
+    if is_root() {
+        return Some(PathBuf::from("/var/lib").join(NAME));
+    }
+    Some(absolute("HOME")?.join(".local/state").join(NAME))
+}
+
+/// A directory from the environment. A relative one is no place: the XDG specification says to ignore it.
+fn absolute(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,25 @@
+//! `belljar serve` and its clients: runs and batches over HTTP, who may speak, how it fills and ends.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed, and says where"
+)]
+
+#[path = "server/batches.rs"]
+mod batches;
+#[path = "server/client.rs"]
+mod client;
+#[path = "server/door.rs"]
+mod door;
+#[path = "server/ending.rs"]
+mod ending;
+#[path = "server/errors.rs"]
+mod errors;
+#[path = "server/full.rs"]
+mod full;
+#[path = "server/http.rs"]
+mod http;
+#[path = "server/running.rs"]
+mod running;
+#[path = "server/runs.rs"]
+mod runs;
