@@ -368,10 +368,20 @@ impl Run<'_> {
             wall_ms: self.spec.limits.wall_ms,
         };
         loop {
-            let parked = match (pool.take(&wanted), self.start) {
-                (Some(parked), _) => parked,
-                (None, StartRequest::Warm) => self.engine.park(pool, &wanted.profile).await?,
-                (None, StartRequest::Any | StartRequest::Cold) => return Ok(None),
+            let parked = match pool.take(&wanted) {
+                Some(parked) => parked,
+                None if self.start == StartRequest::Warm => {
+                    self.engine.park(pool, &wanted.profile).await?
+                }
+                // None waits, but to copy a zygote is sooner than to start an interpreter. If that
+                // fails, a new sandbox will tell why, or work.
+                None if wanted.profile.hold == Hold::Forked => {
+                    match self.engine.park(pool, &wanted.profile).await {
+                        Ok(parked) => parked,
+                        Err(_) => return Ok(None),
+                    }
+                }
+                None => return Ok(None),
             };
             let id = parked.id.clone();
             match parked.run(&self.spec, &delivery, sink).await {
