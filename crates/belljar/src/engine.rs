@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use belljar_jail::layer::Layer;
@@ -75,10 +75,12 @@ pub struct Engine {
     alive: Alive,
     spare: Arc<Mutex<Option<Spare>>>,
     pool: Option<Arc<Pool>>,
+    swept: Arc<Once>,
 }
 
 impl Engine {
-    /// Looks at the host, reads the language files and removes what killed runs left behind.
+    /// Looks at the host and reads the language files. What killed runs left behind is removed beside the
+    /// first run.
     pub fn open(config: Config) -> Result<Self, Error> {
         if std::env::args_os().nth(1).is_some_and(|role| role == belljar_jail::KEEPER_ROLE) {
             // We were started as a keeper and are not one: going on would start ourselves for ever.
@@ -87,10 +89,9 @@ impl Engine {
         }
         let languages = Languages::load(&config.language_directories)?;
         let host = Host::look();
-        native::sweep(&host);
         let (alive, spare) = (Alive::default(), Arc::default());
         let pool = config.pool.clone().map(|config| Arc::new(Pool::new(config)));
-        Ok(Self { config, host, languages, alive, spare, pool })
+        Ok(Self { config, host, languages, alive, spare, pool, swept: Arc::new(Once::new()) })
     }
 
     /// Gives the first run a keeper that was started ahead.
@@ -99,6 +100,11 @@ impl Engine {
         let spare = Spare::take_over(ahead, &self.alive);
         *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
         self
+    }
+
+    /// Removes what killed runs left behind, the first time it is called.
+    fn sweep_once(&self) {
+        self.swept.call_once(|| native::sweep(&self.host));
     }
 
     /// The keeper that was started ahead, or a new one.
@@ -114,6 +120,7 @@ impl Engine {
     /// Keeps the pool as its configuration says, until dropped. Run it once, beside everything else, in
     /// the runtime that runs the requests.
     pub async fn tend_pool(&self) {
+        self.sweep_once();
         match &self.pool {
             Some(pool) => pool.tend(self).await,
             None => std::future::pending().await,
@@ -333,7 +340,9 @@ impl Run<'_> {
                 return Err(error);
             }
         };
-        let mut finished = native::run::carry_out(keeper, &planned.plan, &self.spec, sink).await?;
+        let beside = || self.engine.sweep_once();
+        let mut finished =
+            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink).await?;
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
                 let known = known_files(&self.spec);

@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 
 use belljar_sys::mount::{NO_DEV, NO_EXEC, NO_SUID, READ_ONLY, Reach, set_attributes};
 use belljar_sys::{Errno, Result};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
@@ -221,16 +221,37 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
     if !plan.masked.is_empty() {
         add_covers(root)?;
     }
+    let mut covers = [None, None];
     for name in &plan.masked {
-        let cover = match rustix::fs::statat(&proc, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => continue,
-            Err(errno) => return Err(errno),
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => COVERS[1],
-            Ok(_) => COVERS[0],
-        };
-        attach(clone_of(root, cover)?.as_fd(), proc.as_fd(), Path::new(name))?;
+        cover(root, proc.as_fd(), name, &mut covers)?;
     }
     Ok(proc)
+}
+
+/// Covers one entry, by a file or, if it turns out to be one, by a directory. A cover that found nothing
+/// to cover is kept for the next.
+fn cover(
+    root: BorrowedFd<'_>,
+    proc: BorrowedFd<'_>,
+    name: &str,
+    covers: &mut [Option<OwnedFd>; 2],
+) -> Result<()> {
+    for (kind, kept) in COVERS.iter().zip(covers) {
+        let clone = match kept.take() {
+            Some(clone) => clone,
+            None => clone_of(root, kind)?,
+        };
+        match attach(clone.as_fd(), proc, Path::new(name)) {
+            Ok(()) => return Ok(()),
+            Err(Errno::NOENT) => {
+                *kept = Some(clone);
+                return Ok(());
+            }
+            Err(Errno::NOTDIR) => *kept = Some(clone),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::NOTDIR)
 }
 
 /// An empty file and an empty directory that stand for what is covered. Each is a read-only mount of

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use belljar_jail::plan::{Cgroup, CgroupVersion, Controller, Hierarchy, Knob, Place};
@@ -80,8 +81,7 @@ const NEEDED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controlle
 
 /// Looks for a place. A process that is alone in a cgroup delegated to it moves into a leaf of that.
 pub fn find(uid: u32) -> Cgroups {
-    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let (mountinfo, own) = (read_proc("/proc/self/mountinfo"), read_proc("/proc/self/cgroup"));
     let mounted = parse(&mountinfo, &own);
     if mounted.is_empty() {
         return Cgroups::None("no cgroup file system is mounted".to_owned());
@@ -119,6 +119,16 @@ pub fn find(uid: u32) -> Cgroups {
             names(&missing)
         )),
     }
+}
+
+/// The kernel writes such a file anew for each read, and does not tell its length: a large buffer spares it
+/// most of that.
+fn read_proc(path: &str) -> String {
+    let mut text = String::with_capacity(32 << 10);
+    if let Ok(mut file) = fs::File::open(path) {
+        file.read_to_string(&mut text).ok(); // what cannot be read is not mounted, for us
+    }
+    text
 }
 
 fn v1_places(mounted: &[Mounted], uid: u32) -> Vec<PlaceOf> {

@@ -193,14 +193,16 @@ impl Keeper {
     }
 }
 
-/// Runs a plan to its end. Dropping the future ends the run.
+/// Runs a plan to its end. Dropping the future ends the run. `beside` is done while the keeper is at
+/// work.
 pub(crate) async fn carry_out(
     keeper: Keeper,
     plan: &Plan,
     spec: &Spec,
+    beside: impl FnOnce(),
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
 ) -> Result<Finished, Error> {
-    let finished = hand_over(&keeper, plan, spec, sink).await;
+    let finished = hand_over(&keeper, plan, spec, beside, sink).await;
     keeper.reap();
     if matches!(finished, Err(Error::Lost { .. })) {
         super::sweep::remove_run(plan);
@@ -212,6 +214,7 @@ async fn hand_over(
     keeper: &Keeper,
     plan: &Plan,
     spec: &Spec,
+    beside: impl FnOnce(),
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
 ) -> Result<Finished, Error> {
     let streams = Streams::open().map_err(Error::backend("make pipes"))?;
@@ -221,6 +224,7 @@ async fn hand_over(
         .map_err(Error::backend("hand the plan to the keeper"))?;
     drop(fds);
     drop(placed);
+    beside();
     let ours = streams.ours().map_err(Error::backend("use pipes"))?;
     follow(keeper, plan, spec, ours, None, sink).await
 }
