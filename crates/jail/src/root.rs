@@ -247,11 +247,12 @@ fn cover(
                 *kept = Some(clone);
                 return Ok(());
             }
-            Err(Errno::NOTDIR) => *kept = Some(clone),
+            // Not of its kind; which of the two it is called depends on the kernel.
+            Err(Errno::NOTDIR | Errno::INVAL) => *kept = Some(clone),
             Err(errno) => return Err(errno),
         }
     }
-    Err(Errno::NOTDIR)
+    Err(Errno::INVAL)
 }
 
 /// An empty file and an empty directory that stand for what is covered. Each is a read-only mount of
