@@ -393,6 +393,7 @@ impl Run<'_> {
                 None => return Ok(None),
             };
             let id = parked.id.clone();
+            let _running = pool.running();
             match parked.run(&self.spec, &delivery, sink).await {
                 (Ok(finished), planned) => {
                     return self.outcome(id, finished, planned, Start::Warm).map(Some);

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -261,6 +262,18 @@ pub(crate) struct Pool {
     changed: Notify,
     /// One zygote is started at a time.
     starting: tokio::sync::Mutex<()>,
+    /// Runs that go on in a sandbox of ours. While there are any, what is made for later stands back.
+    running: AtomicUsize,
+}
+
+/// A run that goes on; dropped with it.
+pub(crate) struct Running<'a>(&'a Pool);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        self.0.changed.notify_one();
+    }
 }
 
 impl std::fmt::Debug for Pool {
@@ -276,7 +289,13 @@ impl Pool {
             state: Mutex::default(),
             changed: Notify::new(),
             starting: tokio::sync::Mutex::default(),
+            running: AtomicUsize::new(0),
         }
+    }
+
+    pub(crate) fn running(&self) -> Running<'_> {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        Running(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -351,14 +370,20 @@ impl Pool {
         let all = state.shelves.values();
         let making: usize = all.clone().map(|shelf| shelf.making).sum();
         let waiting: usize = all.map(|shelf| shelf.waiting.len()).sum();
-        if making >= self.config.makers || making + waiting >= self.config.ceiling {
+        let busy = self.running.load(Ordering::Relaxed) > 0;
+        let makers = if busy { 1 } else { self.config.makers };
+        if making >= makers || making + waiting >= self.config.ceiling {
             return None;
         }
         if memory_is_short(&mut state, self.config.memory_reserve_bytes) {
             return None;
         }
         let now = Instant::now();
-        let shelves = state.shelves.values_mut().filter(|one| one.wants() > 0);
+        let pressing = |one: &&mut Shelf| {
+            let half = if busy { one.target / 2 } else { one.target };
+            one.wants() > 0 && one.waiting.len() + one.making < half.max(1)
+        };
+        let shelves = state.shelves.values_mut().filter(pressing);
         let shelf = shelves.filter(|one| one.not_before <= now).max_by_key(|one| one.wants())?;
         shelf.making += 1;
         Some(shelf.profile.clone())

@@ -24,13 +24,14 @@ pub fn with_socket(program: &Path, args: &[&str], socket: OwnedFd) -> io::Result
     Child::new(started.id()).ok_or_else(|| io::Error::other("a process without a number"))
 }
 
-/// Starts a program of the host that we shall talk to: with `socket` as its standard input, silent
-/// outputs, exactly this environment, and as this user and group alone if one is given.
+/// Starts a program of the host that we shall talk to: with `socket` as its standard input, a file for
+/// it in place of its output, exactly this environment, and as this user and group alone if one is given.
 pub fn companion(
     program: &Path,
     args: &[String],
     environment: &[(String, String)],
     socket: OwnedFd,
+    file: OwnedFd,
     ids: Option<(u32, u32)>,
 ) -> io::Result<Child> {
     let mut command = command(program.as_os_str());
@@ -40,7 +41,7 @@ pub fn companion(
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .current_dir("/")
         .stdin(Stdio::from(socket))
-        .stdout(Stdio::null())
+        .stdout(Stdio::from(file))
         .stderr(Stdio::null());
     if let Some((uid, gid)) = ids {
         // With these the standard library leaves every other group as well.

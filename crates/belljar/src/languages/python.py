@@ -168,13 +168,11 @@ def stream(number):
 
 def serve():
     """A zygote's life: one copy for each wish, until the engine is gone."""
-    import ctypes, socket
+    import ctypes
 
-    with socket.socket(fileno=os.dup(0)) as control:
-        _, (library,), _, _ = socket.recv_fds(control, 16, 1)
-    sys.stdin = sys.__stdin__ = None
-    jar, python = ctypes.PyDLL(f"/proc/self/fd/{library}"), ctypes.pythonapi
-    os.close(library)
+    sys.stdin = sys.__stdin__ = None  # which is where wishes come from
+    jar, python = ctypes.PyDLL("/proc/self/fd/1"), ctypes.pythonapi
+    os.dup2(2, 1)
 
     @ctypes.CFUNCTYPE(None)
     def awake():

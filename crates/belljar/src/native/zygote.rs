@@ -68,11 +68,7 @@ impl Zygote {
         };
         let started = Self::spawn(warm, interpreter, environment, host, alive);
         let zygote = started.map_err(|error| refused(error.to_string()))?;
-        let library =
-            wire::sealed_memory("belljar", LIBRARY).map_err(Error::backend("hold a file"))?;
         let control = zygote.control.lock().await;
-        fd::send(&*control, b"library", &[library.as_fd()])
-            .map_err(|errno| refused(errno.to_string()))?;
         let answer = tokio::time::timeout(START_LIMIT, hear(&control)).await;
         drop(control);
         match answer {
@@ -100,7 +96,9 @@ impl Zygote {
         let ids = super::zygote_ids(host, number);
         let (control, theirs) = wire::control_pair()?;
         rustix::io::ioctl_fionbio(&control, true)?;
-        let process = spawn::companion(&interpreter.path, &args, &environment, theirs, ids)?;
+        let library = wire::sealed_memory("belljar", LIBRARY)?;
+        let process =
+            spawn::companion(&interpreter.path, &args, &environment, theirs, library, ids)?;
         alive.started();
         let mut zygote = Self {
             control: Mutex::new(UnixDatagram::from_std(control.into())?),
