@@ -1,4 +1,5 @@
-//! `cargo xtask bench cold`: what one cold run costs, against nothing at all and against others.
+//! `cargo xtask bench cold`: what one cold run costs, against nothing at all and against others. And what all
+//! benchmarks share: times, targets, and where their figures are kept.
 //!
 //! Every round runs each contender once, so that a slow moment of the machine slows all of them alike.
 
@@ -8,13 +9,20 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::ColdArgs;
+use crate::{ColdArgs, Passed};
 use crate::{shell, suites};
 
 mod contenders;
+mod http;
+pub(crate) mod idle;
+mod load;
 mod memory;
+pub(crate) mod peers;
+mod server;
+pub(crate) mod soak;
+mod traces;
 
 use contenders::{Contender, Field};
 
@@ -34,10 +42,7 @@ struct Times {
 }
 
 pub(crate) fn cold(args: &ColdArgs) -> Result<()> {
-    let belljar = match &args.belljar {
-        Some(path) => fs::canonicalize(path).with_context(|| format!("no {}", path.display()))?,
-        None => build_release()?,
-    };
+    let belljar = binary(args.belljar.as_deref())?;
     let scratch = Scratch::make()?;
     let field = Field::gather(&belljar, &scratch.directory)?;
     for (name, why) in &field.absent {
@@ -53,6 +58,14 @@ pub(crate) fn cold(args: &ColdArgs) -> Result<()> {
         write_json(path, args, &field, &times, &memory)?;
     }
     Ok(())
+}
+
+/// The one that was named, or the release build of this tree.
+fn binary(named: Option<&Path>) -> Result<PathBuf> {
+    match named {
+        Some(path) => fs::canonicalize(path).with_context(|| format!("no {}", path.display())),
+        None => build_release(),
+    }
 }
 
 fn build_release() -> Result<PathBuf> {
@@ -98,6 +111,92 @@ impl Times {
         let rank = (self.sorted_ms.len() * percent).div_ceil(100).max(1);
         self.sorted_ms.get(rank - 1).copied().unwrap_or(f64::NAN)
     }
+
+    /// How many would fit into a second, one after another.
+    fn per_second(&self) -> f64 {
+        1e3 * count(self.sorted_ms.len()) / self.sorted_ms.iter().sum::<f64>()
+    }
+}
+
+/// A number of things as a number to calculate with.
+fn count(number: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "nothing here is counted up to 2^52")]
+    let number = number as f64;
+    number
+}
+
+/// What was promised and what was found, one line each.
+#[derive(Debug, Default)]
+struct Targets {
+    all: Vec<Target>,
+}
+
+#[derive(Debug)]
+struct Target {
+    what: String,
+    found: f64,
+    bound: f64,
+    met: bool,
+}
+
+impl Targets {
+    fn at_most(&mut self, what: &str, found: f64, bound: f64) {
+        self.note(
+            what,
+            "at most",
+            Target { what: what.to_owned(), found, bound, met: found <= bound },
+        );
+    }
+
+    fn at_least(&mut self, what: &str, found: f64, bound: f64) {
+        self.note(
+            what,
+            "at least",
+            Target { what: what.to_owned(), found, bound, met: found >= bound },
+        );
+    }
+
+    fn note(&mut self, what: &str, side: &str, target: Target) {
+        let word = if target.met { "met" } else { "MISSED" };
+        shell::say(format!(
+            "target {word}: {what}: {:.2}, {side} {:.2}",
+            target.found, target.bound
+        ));
+        self.all.push(target);
+    }
+
+    fn record(&self) -> Vec<Value> {
+        let one = |target: &Target| {
+            let Target { what, found, bound, met } = target;
+            json!({"what": what, "found": found, "bound": bound, "met": met})
+        };
+        self.all.iter().map(one).collect()
+    }
+
+    fn passed(&self) -> Passed {
+        if self.all.iter().all(|target| target.met) { Passed::Yes } else { Passed::No }
+    }
+}
+
+/// Where the figures were taken, as far as it decides what they mean.
+fn machine() -> Value {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    json!({
+        "cores": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+        "processor": model.map(|(_, name)| name), "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "root": shell::is_root(),
+    })
+}
+
+/// Keeps the figures of a benchmark in the repository.
+fn keep(name: &str, record: &Value) -> Result<()> {
+    let path = shell::repo_root().join("bench-results").join(name);
+    let text = serde_json::to_string_pretty(record)? + "\n";
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    shell::say(format!("wrote {}", path.display()));
+    Ok(())
 }
 
 fn median(times: &[Times], name: &str) -> Option<f64> {
