@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -33,6 +33,11 @@ const BWRAP: &str = "bwrap";
 const TARGET_ADDED_MS: f64 = 8.0;
 /// What we promise: mebibytes that our own processes take around one run.
 const TARGET_MEMORY_MIB: f64 = 12.0;
+
+/// How long a busy machine is waited for, how long each look takes, and what share of it counts as idle.
+const CALM_LIMIT: Duration = Duration::from_secs(30);
+const CALM_LOOK: Duration = Duration::from_secs(1);
+const CALM_BUSY: f64 = 0.1;
 
 /// The times of one contender, sorted.
 #[derive(Debug)]
@@ -76,10 +81,8 @@ fn build_release() -> Result<PathBuf> {
 }
 
 fn measure(contenders: &[Contender], args: &ColdArgs) -> Result<Vec<Times>> {
-    let mut all: Vec<Times> = contenders
-        .iter()
-        .map(|contender| Times { name: contender.name, sorted_ms: Vec::new() })
-        .collect();
+    let mut all: Vec<Times> =
+        contenders.iter().map(|contender| Times::of(contender.name)).collect();
     for round in 0..args.warm_up + args.runs {
         for (contender, times) in contenders.iter().zip(&mut all) {
             let took_ms = time(contender)?;
@@ -106,6 +109,11 @@ fn time(contender: &Contender) -> Result<f64> {
 }
 
 impl Times {
+    /// None yet.
+    fn of(name: &'static str) -> Self {
+        Self { name, sorted_ms: Vec::new() }
+    }
+
     /// The smallest time that at least this share of the runs did not exceed.
     fn percentile(&self, percent: usize) -> f64 {
         let rank = (self.sorted_ms.len() * percent).div_ceil(100).max(1);
@@ -188,6 +196,36 @@ fn machine() -> Value {
         "processor": model.map(|(_, name)| name), "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "root": shell::is_root(),
     })
+}
+
+/// Waits until the machine has next to nothing to do, or says that it measures all the same. A thousand sandboxes
+/// that end leave the kernel seconds of work, which would be counted as the next one's.
+fn calm() {
+    let deadline = Instant::now() + CALM_LIMIT;
+    loop {
+        let before = processor_time();
+        std::thread::park_timeout(CALM_LOOK);
+        let after = processor_time();
+        let (busy, all) = (after.0 - before.0, after.1 - before.1);
+        if busy <= all * CALM_BUSY {
+            return;
+        }
+        if Instant::now() > deadline {
+            shell::say(format!("the machine is not idle: {:.0} % busy", 100.0 * busy / all));
+            return;
+        }
+    }
+}
+
+/// Of all processors since the start, in ticks: what was worked, and all.
+fn processor_time() -> (f64, f64) {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let first = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> =
+        first.split_whitespace().skip(1).filter_map(|one| one.parse().ok()).collect();
+    let all: f64 = ticks.iter().take(8).sum();
+    // proc(5): user nice system idle iowait …
+    (all - ticks.iter().skip(3).take(2).sum::<f64>(), all)
 }
 
 /// Keeps the figures of a benchmark in the repository.

@@ -122,7 +122,7 @@ pub(crate) struct IdleArgs {
     /// Sandboxes that wait
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sandboxes: u32,
-    /// Measured rounds; each runs once with so many waiting and once with a few
+    /// Measured runs with so many waiting, and as many with a few
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     runs: u32,
     /// Keep the figures as bench-results/idle.json

@@ -49,13 +49,7 @@ pub(super) fn press(server: &Server, clients: usize, time: Duration) -> Result<L
         }
     });
     let took = started.elapsed();
-    let mut load = Load {
-        clients,
-        took,
-        times: Times { name: "load", sorted_ms: Vec::new() },
-        warm: 0,
-        failures: Vec::new(),
-    };
+    let mut load = Load { clients, took, times: Times::of("load"), warm: 0, failures: Vec::new() };
     for share in shares.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         load.times.sorted_ms.extend(share.times_ms);
         load.warm += share.warm;

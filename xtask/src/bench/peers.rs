@@ -77,6 +77,7 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<Passed> {
     let absent = others.absent.clone();
     let mut entrants = entrants(&belljar, &server, &others)?;
     shell::say(format!("{} rounds after {} to warm up", args.runs, args.warm_up));
+    super::calm();
     let (times, cold_answers) = measure(&mut entrants, &server, args)?;
     table(&entrants, &times);
     let loads = throughput(&server, args)?;
@@ -134,8 +135,7 @@ fn measure(
     server: &Server,
     args: &PeersArgs,
 ) -> Result<(Vec<Times>, u32)> {
-    let mut all: Vec<Times> =
-        entrants.iter().map(|one| Times { name: one.name, sorted_ms: Vec::new() }).collect();
+    let mut all: Vec<Times> = entrants.iter().map(|one| Times::of(one.name)).collect();
     let mut watch = server.unix()?;
     let mut cold = 0;
     for round in 0..args.warm_up + args.runs {

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::CODE;
@@ -62,23 +62,9 @@ impl Others {
             mounts: firejail_mounts(),
         };
         others.admit(NONE, contenders::bwrap(&[INTERPRETER, "-c", CODE]));
-        others.admit(CGROUP, bundle.run("runc", &["runc", "run"], Limits::Cgroup)?);
-        // Where it cannot manage the host's cgroups it is measured without, which flatters it.
-        let crun = bundle.run("crun", &["crun", "run"], Limits::Cgroup)?;
-        if let Err(error) = others.attempt(CGROUP, crun) {
-            let manager = ["crun", "--cgroup-manager=disabled", "run"];
-            let plain = bundle.run("crun", &manager, Limits::None)?;
-            match others.attempt("none (cgroups of this host refused)", plain) {
-                Ok(()) => {
-                    shell::say(format!("crun: without limits: {}", contenders::reason(&error)))
-                }
-                Err(_) => others.absent.push(("crun", contenders::reason(&error))),
-            }
-        }
-        others.admit(
-            CGROUP,
-            bundle.run("runsc", &["runsc", "--network=none", "run"], Limits::Cgroup)?,
-        );
+        others.admit(CGROUP, bundle.run("runc", &["runc", "run"])?);
+        others.admit(CGROUP, bundle.run("crun", &["crun", "run"])?);
+        others.admit(CGROUP, bundle.run("runsc", &["runsc", "--network=none", "run"])?);
         others.admit_docker(scratch);
         others.admit(RLIMITS, firejail());
         others.admit(NONE, nspawn(&bundle)?);
@@ -198,12 +184,6 @@ fn nspawn(bundle: &Bundle) -> Result<Contender> {
     Ok(Contender::new("systemd-nspawn", &words))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Limits {
-    Cgroup,
-    None,
-}
-
 /// What an OCI runtime is given: a nearly empty root, and the description of what to run in it.
 struct Bundle {
     directory: std::path::PathBuf,
@@ -221,6 +201,8 @@ impl Bundle {
         }
         // systemd-nspawn takes only a directory that looks like a system for one.
         fs::write(root.join("etc/os-release"), "ID=belljar-bench\n")?;
+        let config = serde_json::to_string(&config(&bundle.root()?))?;
+        fs::write(bundle.directory.join("config.json"), config)?;
         Ok(bundle)
     }
 
@@ -229,29 +211,20 @@ impl Bundle {
         Ok(root.to_str().context("the scratch directory has no UTF-8 name")?.to_owned())
     }
 
-    /// A bundle of its own for each description; all of them share the root.
-    fn run(&self, name: &'static str, words: &[&str], limits: Limits) -> Result<Contender> {
-        ensure!(!words.is_empty(), "no runtime was named");
-        let place = self.directory.join(format!("{name}-{limits:?}"));
-        fs::create_dir_all(&place)?;
-        let config = serde_json::to_string(&config(&self.root()?, limits))?;
-        fs::write(place.join("config.json"), config)?;
-        let Some(place) = place.to_str() else { bail!("the scratch directory has no UTF-8 name") };
+    fn run(&self, name: &'static str, words: &[&str]) -> Result<Contender> {
+        let place = self.directory.to_str().context("the scratch directory has no UTF-8 name")?;
         let id = format!("belljar-bench-{}", std::process::id());
         Ok(Contender::new(name, &[words, &["--bundle", place, &id]].concat()))
     }
 }
 
 /// The same sandbox as near as an OCI runtime has it: own namespaces, nobody's identity, no capability.
-fn config(root: &str, limits: Limits) -> Value {
+fn config(root: &str) -> Value {
     let none: [&str; 0] = [];
-    let resources = match limits {
-        Limits::Cgroup => json!({
-            "memory": {"limit": MEMORY_BYTES}, "pids": {"limit": PIDS},
-            "cpu": {"quota": 100_000, "period": 100_000},
-        }),
-        Limits::None => json!({}),
-    };
+    let resources = json!({
+        "memory": {"limit": MEMORY_BYTES}, "pids": {"limit": PIDS},
+        "cpu": {"quota": 100_000, "period": 100_000},
+    });
     let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
     json!({
         "ociVersion": "1.0.2",
