@@ -2,12 +2,14 @@
 //! `cargo xtask bench soak` does the same with thousands, and weighs everything.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::ending::directories_of;
+use crate::http::Connection;
 use crate::running::{Server, children, python, wait_until};
 
 const POOL: usize = 4;
@@ -66,14 +68,16 @@ fn settle(server: &Server) {
 
 /// So many runs by all clients together: mostly warm, some cold, failing, too slow, cancelled, mistaken.
 fn serve(server: &Server, runs: usize) {
+    let socket = server.socket.as_path();
     thread::scope(|scope| {
         for client in 0..CLIENTS {
-            scope.spawn(move || (client..runs).step_by(CLIENTS).for_each(|one| run(server, one)));
+            scope.spawn(move || (client..runs).step_by(CLIENTS).for_each(|one| run(socket, one)));
         }
     });
 }
 
-fn run(server: &Server, number: usize) {
+fn run(socket: &Path, number: usize) {
+    let mut connection = Connection::unix(socket);
     let mut request = python(&format!("print({number})"));
     let mut expected = json!({ "kind": "exited", "code": 0 });
     match number % 25 {
@@ -89,17 +93,17 @@ fn run(server: &Server, number: usize) {
         }
         17 => {
             // To drop the connection is to cancel, before the run or in the middle of it.
-            server.unix().send("/v1/runs", &[], &python("import time; time.sleep(60)"));
+            connection.send("/v1/runs", &[], &python("import time; time.sleep(60)"));
             return;
         }
         23 => {
             request["language"] = json!("cobol");
-            assert_eq!(server.run(&request).status, 400);
+            assert_eq!(connection.post("/v1/runs", &[], &request).status, 400);
             return;
         }
         _ => {}
     }
-    let outcome: Value = server.run(&request).json();
+    let outcome: Value = connection.post("/v1/runs", &[], &request).json();
     assert_eq!(outcome["verdict"], expected, "{outcome}");
 }
 
