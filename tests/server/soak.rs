@@ -2,10 +2,11 @@
 //! `cargo xtask bench soak` does the same with thousands, and weighs everything.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::ending::directories_of;
@@ -123,4 +124,9 @@ fn hundreds_of_runs_leave_the_server_as_small_as_it_was() {
     wait_until(&format!("as before: {before:?}"), || Size::of(&server) == before);
     let grown = memory(&server).saturating_sub(memory_before);
     assert!(grown <= ALLOWED_BYTES, "its memory grew by {grown} bytes");
+    let id = server.id();
+    server.signal(Signal::TERM);
+    let (ended, _) = server.wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(directories_of(id), Vec::<PathBuf>::new());
 }
