@@ -23,3 +23,5 @@ mod http;
 mod running;
 #[path = "server/runs.rs"]
 mod runs;
+#[path = "server/soak.rs"]
+mod soak;

@@ -122,7 +122,7 @@ fn draining_takes_no_longer_than_asked() {
 }
 
 /// What runs of this process have on the host: their directories carry its id.
-fn directories_of(pid: u32) -> Vec<PathBuf> {
+pub(crate) fn directories_of(pid: u32) -> Vec<PathBuf> {
     let parent = format!("/tmp/belljar-{}", geteuid().as_raw());
     let scratch = fs::read_dir(parent).into_iter().flatten().flatten().map(|one| one.path());
     let all = cgroup_directories().into_iter().chain(scratch_directories()).chain(scratch);

@@ -1,20 +1,28 @@
-//! `cargo xtask bench cold`: what one cold run costs, against nothing at all and against others.
+//! `cargo xtask bench cold`: what one cold run costs, against nothing at all and against others. And what all
+//! benchmarks share: times, targets, and where their figures are kept.
 //!
 //! Every round runs each contender once, so that a slow moment of the machine slows all of them alike.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::ColdArgs;
+use crate::{ColdArgs, Passed};
 use crate::{shell, suites};
 
 mod contenders;
+mod http;
+pub(crate) mod idle;
+mod load;
 mod memory;
+pub(crate) mod peers;
+mod server;
+pub(crate) mod soak;
+mod traces;
 
 use contenders::{Contender, Field};
 
@@ -26,6 +34,11 @@ const TARGET_ADDED_MS: f64 = 8.0;
 /// What we promise: mebibytes that our own processes take around one run.
 const TARGET_MEMORY_MIB: f64 = 12.0;
 
+/// How long a busy machine is waited for, how long each look takes, and what share of it counts as idle.
+const CALM_LIMIT: Duration = Duration::from_secs(30);
+const CALM_LOOK: Duration = Duration::from_secs(1);
+const CALM_BUSY: f64 = 0.1;
+
 /// The times of one contender, sorted.
 #[derive(Debug)]
 struct Times {
@@ -34,10 +47,7 @@ struct Times {
 }
 
 pub(crate) fn cold(args: &ColdArgs) -> Result<()> {
-    let belljar = match &args.belljar {
-        Some(path) => fs::canonicalize(path).with_context(|| format!("no {}", path.display()))?,
-        None => build_release()?,
-    };
+    let belljar = binary(args.belljar.as_deref())?;
     let scratch = Scratch::make()?;
     let field = Field::gather(&belljar, &scratch.directory)?;
     for (name, why) in &field.absent {
@@ -55,6 +65,14 @@ pub(crate) fn cold(args: &ColdArgs) -> Result<()> {
     Ok(())
 }
 
+/// The one that was named, or the release build of this tree.
+fn binary(named: Option<&Path>) -> Result<PathBuf> {
+    match named {
+        Some(path) => fs::canonicalize(path).with_context(|| format!("no {}", path.display())),
+        None => build_release(),
+    }
+}
+
 fn build_release() -> Result<PathBuf> {
     let mut cargo = shell::cargo();
     let made = suites::executables(cargo.args(["build", "--release", "--package", "belljar-cli"]))?;
@@ -63,10 +81,8 @@ fn build_release() -> Result<PathBuf> {
 }
 
 fn measure(contenders: &[Contender], args: &ColdArgs) -> Result<Vec<Times>> {
-    let mut all: Vec<Times> = contenders
-        .iter()
-        .map(|contender| Times { name: contender.name, sorted_ms: Vec::new() })
-        .collect();
+    let mut all: Vec<Times> =
+        contenders.iter().map(|contender| Times::of(contender.name)).collect();
     for round in 0..args.warm_up + args.runs {
         for (contender, times) in contenders.iter().zip(&mut all) {
             let took_ms = time(contender)?;
@@ -93,11 +109,132 @@ fn time(contender: &Contender) -> Result<f64> {
 }
 
 impl Times {
+    /// None yet.
+    fn of(name: &'static str) -> Self {
+        Self { name, sorted_ms: Vec::new() }
+    }
+
     /// The smallest time that at least this share of the runs did not exceed.
     fn percentile(&self, percent: usize) -> f64 {
         let rank = (self.sorted_ms.len() * percent).div_ceil(100).max(1);
         self.sorted_ms.get(rank - 1).copied().unwrap_or(f64::NAN)
     }
+
+    /// How many would fit into a second, one after another.
+    fn per_second(&self) -> f64 {
+        1e3 * count(self.sorted_ms.len()) / self.sorted_ms.iter().sum::<f64>()
+    }
+}
+
+/// A number of things as a number to calculate with.
+fn count(number: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "nothing here is counted up to 2^52")]
+    let number = number as f64;
+    number
+}
+
+/// What was promised and what was found, one line each.
+#[derive(Debug, Default)]
+struct Targets {
+    all: Vec<Target>,
+}
+
+#[derive(Debug)]
+struct Target {
+    what: String,
+    found: f64,
+    bound: f64,
+    met: bool,
+}
+
+impl Targets {
+    fn at_most(&mut self, what: &str, found: f64, bound: f64) {
+        self.note(
+            what,
+            "at most",
+            Target { what: what.to_owned(), found, bound, met: found <= bound },
+        );
+    }
+
+    fn at_least(&mut self, what: &str, found: f64, bound: f64) {
+        self.note(
+            what,
+            "at least",
+            Target { what: what.to_owned(), found, bound, met: found >= bound },
+        );
+    }
+
+    fn note(&mut self, what: &str, side: &str, target: Target) {
+        let word = if target.met { "met" } else { "MISSED" };
+        shell::say(format!(
+            "target {word}: {what}: {:.2}, {side} {:.2}",
+            target.found, target.bound
+        ));
+        self.all.push(target);
+    }
+
+    fn record(&self) -> Vec<Value> {
+        let one = |target: &Target| {
+            let Target { what, found, bound, met } = target;
+            json!({"what": what, "found": found, "bound": bound, "met": met})
+        };
+        self.all.iter().map(one).collect()
+    }
+
+    fn passed(&self) -> Passed {
+        if self.all.iter().all(|target| target.met) { Passed::Yes } else { Passed::No }
+    }
+}
+
+/// Where the figures were taken, as far as it decides what they mean.
+fn machine() -> Value {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    json!({
+        "cores": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+        "processor": model.map(|(_, name)| name), "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "root": shell::is_root(),
+    })
+}
+
+/// Waits until the machine has next to nothing to do, or says that it measures all the same. A thousand sandboxes
+/// that end leave the kernel seconds of work, which would be counted as the next one's.
+fn calm() {
+    let deadline = Instant::now() + CALM_LIMIT;
+    loop {
+        let before = processor_time();
+        std::thread::park_timeout(CALM_LOOK);
+        let after = processor_time();
+        let (busy, all) = (after.0 - before.0, after.1 - before.1);
+        if busy <= all * CALM_BUSY {
+            return;
+        }
+        if Instant::now() > deadline {
+            shell::say(format!("the machine is not idle: {:.0} % busy", 100.0 * busy / all));
+            return;
+        }
+    }
+}
+
+/// Of all processors since the start, in ticks: what was worked, and all.
+fn processor_time() -> (f64, f64) {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let first = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> =
+        first.split_whitespace().skip(1).filter_map(|one| one.parse().ok()).collect();
+    let all: f64 = ticks.iter().take(8).sum();
+    // proc(5): user nice system idle iowait …
+    (all - ticks.iter().skip(3).take(2).sum::<f64>(), all)
+}
+
+/// Keeps the figures of a benchmark in the repository.
+fn keep(name: &str, record: &Value) -> Result<()> {
+    let path = shell::repo_root().join("bench-results").join(name);
+    let text = serde_json::to_string_pretty(record)? + "\n";
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    shell::say(format!("wrote {}", path.display()));
+    Ok(())
 }
 
 fn median(times: &[Times], name: &str) -> Option<f64> {

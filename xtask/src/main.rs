@@ -74,6 +74,12 @@ pub(crate) struct Scope {
 enum Bench {
     /// The time and memory of one cold run, interleaved with bare python3, bwrap, docker and runsc
     Cold(ColdArgs),
+    /// Warm runs beside cold ones, bare python3, a bare fork and other sandboxes; then many clients at once
+    Peers(PeersArgs),
+    /// The memory of 1,000 sandboxes that wait, and what they do to the time of a run
+    Idle(IdleArgs),
+    /// Many thousand runs of every kind against one server, which must be as small after them as before
+    Soak(SoakArgs),
 }
 
 #[derive(Debug, Args)]
@@ -92,6 +98,54 @@ pub(crate) struct ColdArgs {
     belljar: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct PeersArgs {
+    /// Measured rounds; each runs every contender once, slow ones in every fifth
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// Rounds thrown away at the beginning
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    warm_up: u32,
+    /// How long the eight clients press
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// Keep the figures as bench-results/peers.json and the plot as docs/images/peers.svg
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdleArgs {
+    /// Sandboxes that wait
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    sandboxes: u32,
+    /// Measured runs with so many waiting, and as many with a few
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// Keep the figures as bench-results/idle.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SoakArgs {
+    /// Runs between the two looks, after 500 to warm up
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    runs: u32,
+    /// Keep the figures as bench-results/soak.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
@@ -99,6 +153,9 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Escape(scope) => test::run(&TestArgs { suites: vec!["escape".into()], scope }),
         Command::Bench(Bench::Cold(args)) => bench::cold(&args).map(|()| Passed::Yes),
+        Command::Bench(Bench::Peers(args)) => bench::peers::peers(&args),
+        Command::Bench(Bench::Idle(args)) => bench::idle::idle(&args),
+        Command::Bench(Bench::Soak(args)) => bench::soak::soak(&args),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };
     report(verdict)

@@ -1,6 +1,7 @@
 //! What the suites need from the host, by Debian package. Root installs what is missing; anyone else is told.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Result, bail};
 
@@ -36,20 +37,42 @@ pub(crate) fn provide_these(needed: &[Package]) -> Result<()> {
         bail!("missing packages: {packages}. hint: sudo apt-get install {packages}");
     }
     shell::say(format!("installing what is missing: {packages}"));
-    let apt_get = || {
-        let mut command = shell::command("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive");
-        command
-    };
     shell::run(apt_get().args(["update", "--quiet=2"]))?;
-    shell::run(
-        apt_get().args(["install", "--yes", "--quiet=2", "--no-install-recommends"]).args(&missing),
-    )?;
+    install(&missing)?;
     let still = self::missing(needed);
     if !still.is_empty() {
         bail!("installed, but their files are still absent: {}", still.join(" "));
     }
     Ok(())
+}
+
+/// For what is welcome but not needed: what cannot be installed is said, and stays absent.
+pub(crate) fn install_what_can_be(welcome: &[Package]) {
+    let missing = missing(welcome);
+    if missing.is_empty() {
+        return;
+    }
+    shell::say(format!("installing what is missing: {}", missing.join(" ")));
+    if let Err(error) = shell::run(apt_get().args(["update", "--quiet=2"])) {
+        shell::say(format!("{error:#}"));
+    }
+    // One at a time: a host may know some of them only.
+    for package in missing {
+        if let Err(error) = install(&[package]) {
+            shell::say(format!("{error:#}"));
+        }
+    }
+}
+
+fn apt_get() -> Command {
+    let mut command = shell::command("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let options = ["install", "--yes", "--quiet=2", "--no-install-recommends"];
+    shell::run(apt_get().args(options).args(packages))
 }
 
 fn missing(needed: &[Package]) -> Vec<&'static str> {

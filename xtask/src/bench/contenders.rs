@@ -12,13 +12,13 @@ use super::{BWRAP, PYTHON, STANDARD};
 use crate::shell;
 
 /// Debian's own, for everybody: a version manager's shim on the `PATH` would cost more than any sandbox.
-const INTERPRETER: &str = "/usr/bin/python3";
+pub(super) const INTERPRETER: &str = "/usr/bin/python3";
 const PROGRAM: &str = "print(\"hello\")\n";
 /// An image of empty directories and links; the interpreter comes from the host, as it does for bwrap and for us.
-const DOCKER_IMAGE: &str = "belljar-bench-empty:latest";
+pub(super) const DOCKER_IMAGE: &str = "belljar-bench-empty:latest";
 
 /// One way to run the program.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Contender {
     pub(super) name: &'static str,
     words: Vec<OsString>,
@@ -34,7 +34,7 @@ pub(super) struct Field {
 }
 
 impl Contender {
-    fn new(name: &'static str, words: &[&str]) -> Self {
+    pub(super) fn new(name: &'static str, words: &[&str]) -> Self {
         Self { name, words: words.iter().map(Into::into).collect() }
     }
 
@@ -64,7 +64,7 @@ impl Field {
             shell::output(&mut needed.command())?;
             field.present.push(needed);
         }
-        field.admit(bwrap(file));
+        field.admit(bwrap(&["--ro-bind", file, "/tmp/trivial.py", INTERPRETER, "/tmp/trivial.py"]));
         match make_docker_image(scratch) {
             Ok(()) => {
                 field.image_made = true;
@@ -96,7 +96,7 @@ impl Drop for Field {
 }
 
 /// One line: the rest of what a program says about its failure is advice for its own users.
-fn reason(error: &anyhow::Error) -> String {
+pub(super) fn reason(error: &anyhow::Error) -> String {
     let not_found = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::NotFound;
     if error.root_cause().downcast_ref().is_some_and(not_found) {
         return "not installed".into();
@@ -105,7 +105,7 @@ fn reason(error: &anyhow::Error) -> String {
 }
 
 /// Namespaces alone: no limits, no filter.
-fn bwrap(file: &str) -> Contender {
+pub(super) fn bwrap(program: &[&str]) -> Contender {
     let words = [
         "bwrap",
         "--unshare-all",
@@ -127,13 +127,8 @@ fn bwrap(file: &str) -> Contender {
         "/dev",
         "--tmpfs",
         "/tmp",
-        "--ro-bind",
-        file,
-        "/tmp/trivial.py",
-        INTERPRETER,
-        "/tmp/trivial.py",
     ];
-    Contender::new(BWRAP, &words)
+    Contender::new(BWRAP, &[&words, program].concat())
 }
 
 fn docker(file: &str) -> Contender {
@@ -164,7 +159,7 @@ fn runsc(file: &str) -> Contender {
 }
 
 /// Made here, because nothing may be pulled: a file system with the links that a merged /usr has.
-fn make_docker_image(scratch: &Path) -> Result<()> {
+pub(super) fn make_docker_image(scratch: &Path) -> Result<()> {
     let (root, archive) = (scratch.join("image"), scratch.join("image.tar"));
     for directory in ["usr", "proc", "sys", "dev", "etc", "tmp"] {
         fs::create_dir_all(root.join(directory))?;

@@ -26,11 +26,11 @@ pub(super) struct Weight {
 
 /// One process, in KiB.
 #[derive(Debug)]
-struct Share {
+pub(super) struct Share {
     pid: u32,
     /// Its own pages and its part of the shared ones. The sum over processes is what they really take.
-    pss: u64,
-    rss: u64,
+    pub(super) pss: u64,
+    pub(super) rss: u64,
     /// The most that `rss` has been.
     peak: u64,
 }
@@ -110,7 +110,7 @@ impl Weight {
 }
 
 impl Share {
-    fn read(pid: u32) -> Option<Self> {
+    pub(super) fn read(pid: u32) -> Option<Self> {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         Some(Self {
@@ -133,7 +133,7 @@ fn is_ours(pid: u32, belljar: &fs::Metadata) -> bool {
 }
 
 /// `Pss:     123 kB`.
-fn kib(text: &str, field: &str) -> Option<u64> {
+pub(super) fn kib(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.split_whitespace().next()?.parse().ok()
 }
