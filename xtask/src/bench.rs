@@ -35,9 +35,9 @@ const TARGET_ADDED_MS: f64 = 8.0;
 const TARGET_MEMORY_MIB: f64 = 12.0;
 
 /// How long a busy machine is waited for, how long each look takes, and what share of it counts as idle.
-const CALM_LIMIT: Duration = Duration::from_secs(30);
+const CALM_LIMIT: Duration = Duration::from_secs(15);
 const CALM_LOOK: Duration = Duration::from_secs(1);
-const CALM_BUSY: f64 = 0.1;
+const CALM_BUSY: f64 = 0.15;
 
 /// The times of one contender, sorted.
 #[derive(Debug)]

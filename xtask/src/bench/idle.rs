@@ -118,9 +118,10 @@ fn weigh(server: &Server, base: f64, available_before: f64, filled: f64) -> Resu
 
 /// Runs one after another, each when the pool is full again.
 fn measure(server: &Server, waiting: usize, runs: u32, times: &mut Times) -> Result<()> {
-    let (mut client, mut watch) = (server.tcp()?, server.unix()?);
     let body = json!({"language": "python", "code": CODE}).to_string();
     super::calm();
+    // Not before: the server closes a connection on which nothing came for half a minute.
+    let (mut client, mut watch) = (server.tcp()?, server.unix()?);
     for round in 0..WARM_UP + runs {
         server::settle(&mut watch, waiting)?;
         let started = Instant::now();

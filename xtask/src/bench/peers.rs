@@ -75,9 +75,10 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<Passed> {
         shell::say(format!("absent: {name}: {why}"));
     }
     let absent = others.absent.clone();
+    // Before the connections are made: the server closes one on which nothing came for half a minute.
+    super::calm();
     let mut entrants = entrants(&belljar, &server, &others)?;
     shell::say(format!("{} rounds after {} to warm up", args.runs, args.warm_up));
-    super::calm();
     let (times, cold_answers) = measure(&mut entrants, &server, args)?;
     table(&entrants, &times);
     let loads = throughput(&server, args)?;
