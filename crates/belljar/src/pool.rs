@@ -5,25 +5,26 @@
 //! takes from its shelf, and a used sandbox is destroyed, never reset. [`Pool::tend`] refills the shelves
 //! beside the runs: more where they were found empty, fewer where nobody came, none when memory is short.
 
+mod profile;
+mod stats;
+
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use belljar_jail::plan::{Hold, MAX_DELIVERY_BYTES};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::engine::{Engine, Run};
-use crate::languages::{How, Interpreter, Language};
+use crate::engine::Engine;
+use crate::languages::{Interpreter, Language};
 use crate::model::error::Error;
-use crate::model::level::Level;
-use crate::model::limits::LimitsRequest;
-use crate::model::spec::{Program, Spec, WORKSPACE};
 use crate::native::park::Parked;
 use crate::native::run::Spare;
 use crate::native::zygote::Zygote;
+
+pub(crate) use profile::{Profile, Wanted};
+pub use stats::{PoolStats, ShelfStats, ZygoteStats};
 
 /// How often the pool is looked after when nothing happens.
 const TICK: Duration = Duration::from_secs(1);
@@ -34,11 +35,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long the memory that was seen to be free is believed in.
 const MEMORY_LOOK: Duration = Duration::from_millis(100);
-/// What interpreters and the C library read when they start, which is before the program comes.
-const READ_AT_START: [&str; 12] = [
-    "PYTHON", "NODE_", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ", "OPENSSL_", "SSL_", "UV_",
-    "RES_",
-];
 
 /// How much is kept ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,103 +76,6 @@ impl Default for PoolConfig {
             from_start: ["python", "bash", "node"].map(str::to_owned).to_vec(),
             modules: Vec::new(),
         }
-    }
-}
-
-/// What a sandbox depends on that is made before its program is known.
-#[derive(Clone, Debug)]
-pub(crate) struct Profile {
-    pub spec: Spec,
-    pub hold: Hold,
-    key: String,
-}
-
-impl Profile {
-    fn new(spec: Spec, hold: Hold) -> Self {
-        let key = format!("{hold:?} {}", spec.digest());
-        Self { spec, hold, key }
-    }
-
-    pub(crate) fn language(&self) -> &str {
-        match &self.spec.program {
-            Program::Code { language, .. } => language,
-            Program::Command { .. } => "",
-        }
-    }
-}
-
-/// A run that a sandbox made ahead can serve.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    pub profile: Profile,
-}
-
-impl Wanted {
-    /// Says why not, where none can.
-    pub(crate) fn new(run: &Run<'_>) -> Result<Self, &'static str> {
-        let spec = run.spec();
-        let (Program::Code { path, .. }, Some(language)) = (&spec.program, run.language()) else {
-            return Err("it is a command, not code in a language");
-        };
-        let warm = language.warm.as_ref().ok_or("its language has no [warm] section")?;
-        if !matches!(spec.level, Level::Standard | Level::Strict) {
-            return Err("only the levels standard and strict are kept ready");
-        }
-        if spec.workspace.is_some() || run.keeps_files() {
-            return Err("it shares a workspace with the host, or its files are wanted");
-        }
-        if spec.placed.iter().any(|file| !file.path.starts_with(WORKSPACE)) {
-            return Err("a file of it lies outside of /workspace");
-        }
-        let arguments: usize = spec.args.iter().map(String::len).sum();
-        let variables: usize = spec.env.iter().map(|(name, value)| name.len() + value.len()).sum();
-        // As JSON a byte can take six.
-        if 6 * (arguments + variables) > MAX_DELIVERY_BYTES - 4096 {
-            return Err("its arguments are too long");
-        }
-        let hold = match (warm.how, spec.level) {
-            (How::Park, _) => Hold::Exec,
-            (How::Fork, Level::Standard) if run.can_fork() => Hold::Forked,
-            (How::Fork | How::Start, _) if !warm.start.is_empty() => Hold::Started,
-            (How::Fork | How::Start, _) => return Err("its language has no warm start here"),
-        };
-        let at_start = |name: &String| READ_AT_START.iter().any(|one| name.starts_with(one));
-        if hold != Hold::Exec && spec.env.keys().any(at_start) {
-            return Err("a variable of it is read when the interpreter starts");
-        }
-        let keeps_path =
-            hold == Hold::Started && warm.start.iter().any(|one| one.contains("{file}"));
-        let path = if keeps_path { path.clone() } else { program_path(language) };
-        Ok(Self { profile: Profile::new(stripped(spec, &language.name, path), hold) })
-    }
-}
-
-fn program_path(language: &Language) -> std::path::PathBuf {
-    std::path::Path::new(WORKSPACE).join(&language.file)
-}
-
-/// A Spec without all that comes with the program.
-fn stripped(spec: &Spec, language: &str, path: std::path::PathBuf) -> Spec {
-    let mut limits = spec.limits;
-    if let Ok(plain) = LimitsRequest::default().resolve() {
-        limits.wall_ms = plain.wall_ms;
-        limits.output_bytes = plain.output_bytes;
-        limits.output_total_bytes = plain.output_total_bytes;
-    }
-    Spec {
-        program: Program::Code { language: language.to_owned(), path },
-        args: Vec::new(),
-        env: std::collections::BTreeMap::new(),
-        stdin: None,
-        placed: Vec::new(),
-        workspace: None,
-        level: spec.level,
-        limits,
-        allow_missing: spec.allow_missing.clone(),
-        allow_syscalls: spec.allow_syscalls.clone(),
-        deny_syscalls: spec.deny_syscalls.clone(),
-        block_paths: spec.block_paths.clone(),
-        labels: std::collections::BTreeMap::new(),
     }
 }
 
@@ -242,6 +141,7 @@ struct State {
     failed: u64,
     let_go: u64,
     window: Option<Instant>,
+    looked: Option<Instant>,
     memory: Option<(Instant, bool)>,
 }
 
@@ -423,6 +323,11 @@ impl Pool {
         let mut gone = Vec::new();
         let short = memory_is_short(&mut state, self.config.memory_reserve_bytes);
         let now = Instant::now();
+        // Each look costs a call, and there may be a thousand; who takes one looks at that one anyway.
+        let looks = state.looked.is_none_or(|last| now - last >= TICK);
+        if looks {
+            state.looked = Some(now);
+        }
         let window_ends = state.window.is_none_or(|began| now - began >= WINDOW);
         if window_ends {
             state.window = Some(now);
@@ -432,11 +337,13 @@ impl Pool {
                 shelf.target = shelf.floor;
                 gone.extend(shelf.waiting.drain(..));
             }
-            let (well, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut shelf.waiting)
-                .into_iter()
-                .partition(|one| one.is_well() && one.age() < self.config.oldest);
-            shelf.waiting = well;
-            gone.extend(others);
+            if looks {
+                let (well, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut shelf.waiting)
+                    .into_iter()
+                    .partition(|one| one.is_well() && one.age() < self.config.oldest);
+                shelf.waiting = well;
+                gone.extend(others);
+            }
             if window_ends {
                 gone.extend(shelf.shrink());
             }
@@ -627,8 +534,7 @@ fn make_room(state: &mut State, most: usize) {
 
 /// Less than the reserve is available, as the kernel estimates it.
 fn memory_is_short(state: &mut State, reserve_bytes: u64) -> bool {
-    if let Some((at, short)) = state.memory.filter(|(at, _)| at.elapsed() < MEMORY_LOOK) {
-        let _ = at;
+    if let Some((_, short)) = state.memory.filter(|(at, _)| at.elapsed() < MEMORY_LOOK) {
         return short;
     }
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -640,73 +546,4 @@ fn memory_is_short(state: &mut State, reserve_bytes: u64) -> bool {
     let short = available.is_some_and(|kibibytes| kibibytes * 1024 < reserve_bytes);
     state.memory = Some((Instant::now(), short));
     short
-}
-
-/// What the pool holds and has done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolStats {
-    pub waiting: usize,
-    pub making: usize,
-    pub floor: usize,
-    pub ceiling: usize,
-    /// Runs that found a sandbox waiting, and runs that did not.
-    pub hits: u64,
-    pub misses: u64,
-    pub made: u64,
-    pub failed: u64,
-    /// Sandboxes that were never used: too old, too many, or given up for memory.
-    pub let_go: u64,
-    pub memory_short: bool,
-    pub shelves: Vec<ShelfStats>,
-    pub zygotes: Vec<ZygoteStats>,
-}
-
-/// Sandboxes of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShelfStats {
-    pub language: String,
-    pub level: Level,
-    pub hold: Hold,
-    pub waiting: usize,
-    pub making: usize,
-    pub target: usize,
-    pub hits: u64,
-    pub misses: u64,
-    pub last_error: Option<String>,
-}
-
-impl ShelfStats {
-    fn of(shelf: &Shelf) -> Self {
-        Self {
-            language: shelf.profile.language().to_owned(),
-            level: shelf.profile.spec.level,
-            hold: shelf.profile.hold,
-            waiting: shelf.waiting.len(),
-            making: shelf.making,
-            target: shelf.target,
-            hits: shelf.hits,
-            misses: shelf.misses,
-            last_error: shelf.last_error.clone(),
-        }
-    }
-}
-
-/// The zygote of a language.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ZygoteStats {
-    pub language: String,
-    pub process_id: Option<u32>,
-    pub copies: u64,
-    pub last_error: Option<String>,
-}
-
-impl ZygoteStats {
-    fn of(language: &str, brood: &Brood) -> Self {
-        Self {
-            language: language.to_owned(),
-            process_id: brood.current.as_ref().map(|one| one.process_id()),
-            copies: brood.current.as_ref().map_or(0, |one| one.copies()),
-            last_error: brood.broken.as_ref().map(|(_, why)| why.clone()),
-        }
-    }
 }

@@ -22,7 +22,7 @@ use crate::report::{At, Disk, Ending, Note, Step, Stopped};
 use crate::wire::receive_placed;
 use crate::{lockdown, payload, results, root, tree};
 
-const COPY_BYTES: usize = 256 << 10;
+const COPY_BYTES: usize = 64 << 10;
 /// Entries looked at for the longest file; the inode limit is below this unless the operator raised it.
 const MAX_ENTRIES: usize = 1 << 20;
 

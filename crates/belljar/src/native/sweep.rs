@@ -46,7 +46,7 @@ pub(crate) fn sweep(host: &Host) {
     };
     for place in places {
         if let Place::Beneath(directory) = &place.place {
-            each_orphan(directory, |path| drop(fs::remove_dir(path)));
+            each_orphan(directory, remove_group);
         }
     }
     if !is_ours(&host.scratch_parent, host.uid) {
@@ -55,6 +55,16 @@ pub(crate) fn sweep(host: &Host) {
     each_orphan(&host.scratch_parent, |path| drop(remove_scratch(path)));
     // Gone when it is empty; in use when it is not.
     drop(fs::remove_dir(&host.scratch_parent));
+}
+
+/// A cgroup, and those right below it: a zygote's directory holds its copies'.
+fn remove_group(path: &Path) {
+    for below in fs::read_dir(path).into_iter().flatten().flatten() {
+        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
+            fs::remove_dir(below.path()).ok(); // in use, or not ours: then the outer one stays too
+        }
+    }
+    fs::remove_dir(path).ok();
 }
 
 /// A real directory of this user; in a sticky /tmp nobody else can then put another in its place.
