@@ -36,8 +36,10 @@ fn inside(level: Level) -> &'static Tried {
 fn carried(mut request: RunRequest) -> RunRequest {
     if warm::server().is_some() && warm::level_has_pool(request.level) {
         let argv = request.command.take().expect("the attacker is a command");
-        let code =
-            "import os, sys\nos.chmod(sys.argv[1], 0o700)\nos.execv(sys.argv[1], sys.argv[1:])";
+        // Python ignores two signals, and what is ignored stays so.
+        let code = "import os, signal, sys\nfor number in (signal.SIGPIPE, signal.SIGXFSZ): \
+                    signal.signal(number, signal.SIG_DFL)\n\
+                    os.chmod(sys.argv[1], 0o700)\nos.execv(sys.argv[1], sys.argv[1:])";
         request.args = argv;
         (request.language, request.code) = (Some("python".to_owned()), Some(code.to_owned()));
     }

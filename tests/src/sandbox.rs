@@ -181,7 +181,7 @@ pub fn asked(request: RunRequest) -> RunRequest {
 pub fn engine_with(change: impl FnOnce(&mut Config)) -> Engine {
     let mut config = Config { launcher: crate::belljar_bin(), ..Config::default() };
     change(&mut config);
-    block_on(async {}); // what the runtime opens is there before anybody counts
+    RUNTIME.with(|_| {}); // what the runtime opens is there before anybody counts
     Engine::open(config).expect("an engine opens")
 }
 

@@ -167,7 +167,7 @@ impl Engine {
         };
         match prepared.plan() {
             Ok((planned, claim)) => {
-                Parked::make(id, keeper, planned, Holdings { claim, grounds }).await
+                Parked::make(keeper, planned, Holdings { claim, grounds }).await
             }
             Err(error) => {
                 keeper.reap();
@@ -373,7 +373,7 @@ impl Run<'_> {
                 (None, StartRequest::Warm) => self.engine.park(pool, &wanted.profile).await?,
                 (None, StartRequest::Any | StartRequest::Cold) => return Ok(None),
             };
-            let id = parked.id.clone();
+            let id = new_id()?; // sorts by when the run began, not by when its sandbox was made
             match parked.run(&self.spec, &delivery, sink).await {
                 (Ok(finished), planned) => {
                     return self.outcome(id, finished, planned, Start::Warm).map(Some);

@@ -14,9 +14,9 @@ function awaitProgram() {
   for (const name of Object.keys(process.env)) delete process.env[name];
   for (const [name, value] of environment) process.env[name] = value;
   process.argv.splice(2, Infinity, ...argv.slice(2));
-  process.execArgv.length = 0; // what starts from here needs none of this
 }
 
 // A worker of the program loads this again, and has its program already.
 if (require('worker_threads').isMainThread) awaitProgram();
+process.execArgv.length = 0; // what starts from here needs none of this
 delete require.cache[__filename];

@@ -19,7 +19,6 @@ use crate::model::spec::Spec;
 
 /// A sandbox that nobody has used. When it is dropped its keeper ends it.
 pub(crate) struct Parked {
-    pub id: String,
     keeper: Keeper,
     /// Taken when it is used, which is once.
     streams: Option<OurStreams>,
@@ -39,7 +38,6 @@ pub(crate) struct Holdings {
 impl Parked {
     /// Carries a plan out up to the point where the program is missing.
     pub(crate) async fn make(
-        id: String,
         mut keeper: Keeper,
         planned: Planned,
         holdings: Holdings,
@@ -57,7 +55,7 @@ impl Parked {
             }
         };
         let streams = Some(streams);
-        Ok(Self { id, keeper, streams, started, planned, made: Instant::now() })
+        Ok(Self { keeper, streams, started, planned, made: Instant::now() })
     }
 
     async fn start(keeper: &Keeper, planned: &Planned) -> Result<(OurStreams, Started), Error> {
