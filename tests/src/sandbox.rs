@@ -1,11 +1,12 @@
 //! `belljar run` as the suites use it, and the library beside it.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use belljar::{Config, Engine, Level, Outcome, RunRequest, Start, StartRequest};
 
 use crate::program::{Ended, Program, Running};
+use crate::serving::Server;
 use crate::warm::{self, Pass};
 
 /// A run that is about to be asked for: `Sandbox::at(level).run_python("print(1)")`.
@@ -17,6 +18,8 @@ pub struct Sandbox {
     variables: Vec<(String, OsString)>,
     stdin: Option<Vec<u8>>,
     alone: bool,
+    /// A server of the test's own, and how to start there.
+    asked_of: Option<(PathBuf, StartRequest)>,
 }
 
 impl Sandbox {
@@ -28,6 +31,7 @@ impl Sandbox {
             variables: Vec::new(),
             stdin: None,
             alone: false,
+            asked_of: None,
         }
     }
 
@@ -50,6 +54,12 @@ impl Sandbox {
     /// Never through a server, not in the warm pass either: for what looks at belljar's own children.
     pub fn alone(mut self) -> Self {
         self.alone = true;
+        self
+    }
+
+    /// Through this server, and so: warm, cold, or as it comes.
+    pub fn through(mut self, server: &Server, start: StartRequest) -> Self {
+        self.asked_of = Some((server.socket(), start));
         self
     }
 
@@ -90,6 +100,16 @@ impl Sandbox {
     /// The Outcome, which started as this pass wants it.
     fn checked(&self, ended: &Ended) -> Outcome {
         let outcome = outcome(ended);
+        let wanted = match self.asked_of {
+            None => None,
+            Some((_, StartRequest::Any)) => return outcome,
+            Some((_, StartRequest::Warm)) => Some(Start::Warm),
+            Some((_, StartRequest::Cold)) => Some(Start::Cold),
+        };
+        if let Some(start) = wanted {
+            assert_eq!(outcome.start, start, "{outcome:?}");
+            return outcome;
+        }
         let start = self.server().map_or(Start::Cold, |_| Start::Warm);
         assert_eq!(outcome.start, start, "{outcome:?}");
         outcome
@@ -132,7 +152,14 @@ impl Sandbox {
 
     fn command(&self) -> Program {
         let mut program = Program::belljar().args(["run", "--level", self.level.name()]);
-        if let Some(server) = self.server() {
+        if let Some((server, start)) = &self.asked_of {
+            let word = match start {
+                StartRequest::Any => "any",
+                StartRequest::Cold => "cold",
+                StartRequest::Warm => "warm",
+            };
+            program = program.arg("--server").arg(server).args(["--start", word]);
+        } else if let Some(server) = self.server() {
             warm::note(self.level, Pass::Warm);
             program = program.arg("--server").arg(server).args(["--start", "warm"]);
         } else {
