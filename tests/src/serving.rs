@@ -13,8 +13,20 @@ use crate::sandbox::Sandbox;
 /// A server that listens on its Unix socket only.
 #[derive(Debug)]
 pub struct Server {
-    running: Running,
-    directory: TempDir,
+    /// Until it was waited for.
+    running: Option<Running>,
+    directory: Option<TempDir>,
+}
+
+impl Drop for Server {
+    /// Lets it clean up: what a killed server leaves, only the start of another removes.
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take().filter(Running::is_running) {
+            running.signal(Signal::INT);
+            running.signal(Signal::TERM);
+            running.ends_unread();
+        }
+    }
 }
 
 impl Server {
@@ -32,12 +44,15 @@ impl Server {
         let mut program = Program::new("/bin/sh")
             .args(["-c", "exec \"$@\" 2>&1", "sh"])
             .arg(crate::belljar_bin())
-            .args(["serve", "--listen", "none", "--memory-reserve", "0"])
+            .args(["serve", "--listen", "none"])
             .arg("--socket")
             .arg(directory.join("belljar.sock"))
             .arg("--state")
             .arg(directory.join("state"))
             .args(options);
+        if !options.contains(&"--memory-reserve") {
+            program = program.args(["--memory-reserve", "0"]); // others use this machine too
+        }
         for (name, value) in variables {
             program = program.env(name, value);
         }
@@ -46,26 +61,27 @@ impl Server {
             let line = running.read_line();
             assert!(line.starts_with("belljar: "), "{line:?}: {:?}", running.wait());
             if line.contains("try: ") {
-                return Self { running, directory };
+                return Self { running: Some(running), directory: Some(directory) };
             }
         }
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.directory.join("belljar.sock")
+        self.directory.as_ref().expect("it runs").join("belljar.sock")
     }
 
     pub fn id(&self) -> u32 {
-        self.running.id()
+        self.running.as_ref().expect("it runs").id()
     }
 
     pub fn signal(&self, signal: Signal) {
-        self.running.signal(signal);
+        self.running.as_ref().expect("it runs").signal(signal);
     }
 
     /// Waits for its end; its directory can be used again.
-    pub fn wait(self) -> (Ended, TempDir) {
-        (self.running.wait(), self.directory)
+    pub fn wait(mut self) -> (Ended, TempDir) {
+        let running = self.running.take().expect("it runs");
+        (running.wait(), self.directory.take().expect("it ran"))
     }
 
     /// What `belljar stats` says.

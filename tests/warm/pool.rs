@@ -5,13 +5,28 @@ use std::time::Duration;
 
 use belljar::{Config, Engine, Hold, PoolConfig, RunRequest, StartRequest};
 use belljar_tests::{
-    Level, Sandbox, Server, Start, TempDir, Verdict, belljar_bin, block_on, each_level,
+    DEADLINE, Level, Sandbox, Server, Start, TempDir, Verdict, belljar_bin, block_on, each_level,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
 fn kill(process: u32) {
     let pid = Pid::from_raw(process.cast_signed()).expect("a process");
     kill_process(pid, Signal::KILL).expect("it is ours");
+}
+
+/// Waits until a killed process is one no more.
+fn gone(pid: u32) {
+    let lives = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        status.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+    };
+    for _ in 0..DEADLINE.as_millis() {
+        if !lives() {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    panic!("{pid} survives SIGKILL");
 }
 
 /// The children of any thread of a process.
@@ -73,6 +88,9 @@ each_level!(sandbox_that_dies_while_it_waits_fails_no_run, [standard, strict], |
             if let Some(pid) = [Some(keeper), init, program][victim] {
                 kill(pid);
                 killed += 1;
+                // What is being ended as a run comes to it may take the run along: it cannot be told
+                // whether it had begun. What ended before may not.
+                gone(pid);
             }
         }
         assert!(killed > 0, "nothing waits at {level}: {:#?}", server.stats());

@@ -26,6 +26,9 @@ use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
 
+/// Sandboxes that one run may find dead when it comes to them.
+const MOST_TRIES: usize = 100;
+
 /// Takes one of our own roles if this process was started for it. Call it first in `main`, before any
 /// thread exists; when it answers, return that code at once.
 pub fn enter_role() -> Option<ExitCode> {
@@ -125,7 +128,7 @@ impl Engine {
         self.pool.as_ref().map(|pool| pool.stats())
     }
 
-    /// Lets go of every sandbox that waits, and of the zygotes.
+    /// Lets go of every sandbox that waits, and of the zygotes, for good: no others are made.
     pub fn empty_pool(&self) {
         if let Some(pool) = &self.pool {
             pool.empty();
@@ -167,7 +170,8 @@ impl Engine {
         };
         match prepared.plan() {
             Ok((planned, claim)) => {
-                Parked::make(keeper, planned, Holdings { claim, grounds }).await
+                let cgroup = planned.plan.cgroup.clone();
+                Parked::make(keeper, planned, Holdings { claim, grounds, cgroup }).await
             }
             Err(error) => {
                 keeper.reap();
@@ -367,7 +371,7 @@ impl Run<'_> {
             placed: native::park::placed(&self.spec),
             wall_ms: self.spec.limits.wall_ms,
         };
-        loop {
+        for _ in 0..MOST_TRIES {
             let parked = match (pool.take(&wanted), self.start) {
                 (Some(parked), _) => parked,
                 (None, StartRequest::Warm) => self.engine.park(pool, &wanted.profile).await?,
@@ -382,6 +386,7 @@ impl Run<'_> {
                 (Err(None), _) => {} // it died while it waited: another one
             }
         }
+        Err(Error::Lost { what: "every sandbox that waited for a program died first" })
     }
 
     /// `None`, unless a warm start was insisted on.

@@ -135,7 +135,10 @@ def leave(code):
     it apart, object by object, would cost more than the program did."""
     threading = sys.modules.get("threading")
     if threading:
-        threading._shutdown()
+        try:
+            threading._shutdown()
+        except BaseException as error:
+            show(f"Exception ignored in: {threading!r}", error)
     atexit._run_exitfuncs()
     code = flush(code)
     flush_files()

@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_jail::plan::{Delivery, Placed};
-use belljar_jail::report::{Message, Started};
+use belljar_jail::plan::{Cgroup, Delivery, Placed};
+use belljar_jail::report::{Message, Started, Step};
 use belljar_jail::wire;
 
 use super::failure::explain;
@@ -29,10 +29,19 @@ pub(crate) struct Parked {
 
 /// What a plan was made with, to be held until the keeper is gone: its host id, and its zygote's cgroups.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held, not read")]
 pub(crate) struct Holdings {
+    #[expect(dead_code, reason = "held, not read")]
     pub claim: Chosen,
+    #[expect(dead_code, reason = "held, not read")]
     pub grounds: Option<Arc<Grounds>>,
+    /// What the keeper removes, unless it was killed: nobody else knows of a sandbox that waited.
+    pub cgroup: Option<Cgroup>,
+}
+
+impl Drop for Holdings {
+    fn drop(&mut self) {
+        self.cgroup.iter().for_each(super::sweep::remove_run_cgroups);
+    }
 }
 
 impl Parked {
@@ -113,9 +122,13 @@ impl Parked {
         let streams = self.streams.take().ok_or(None)?;
         let plan = &mut self.planned.plan;
         plan.placed.clone_from(&delivery.placed); // for what an error names
-        follow(&self.keeper, plan, spec, streams, Some(self.started.clone()), sink)
-            .await
-            .map_err(Some)
+        follow(&self.keeper, plan, spec, streams, Some(self.started.clone()), sink).await.map_err(
+            |error| match error {
+                // What waited for the program is dead, so nothing of it was released.
+                Error::Setup { step: Step::Exec, ref errno, .. } if errno == "ECHILD" => None,
+                error => Some(error),
+            },
+        )
     }
 }
 
