@@ -124,6 +124,8 @@ pub(crate) fn program(directory: &TempDir, options: &[&str]) -> Program {
         ("--listen", "127.0.0.1:0".to_owned()),
         ("--socket", inside("belljar.sock")),
         ("--state", inside("state")),
+        // Its children are then those of its runs; the suite `warm` has the pool.
+        ("--pool", "0".to_owned()),
     ];
     let mut program = Program::new("/bin/sh")
         .args(["-c", "exec \"$@\" 2>&1", "sh"])

@@ -122,13 +122,13 @@ impl Parked {
         let streams = self.streams.take().ok_or(None)?;
         let plan = &mut self.planned.plan;
         plan.placed.clone_from(&delivery.placed); // for what an error names
-        follow(&self.keeper, plan, spec, streams, Some(self.started.clone()), sink).await.map_err(
-            |error| match error {
-                // What waited for the program is dead, so nothing of it was released.
-                Error::Setup { step: Step::Exec, ref errno, .. } if errno == "ECHILD" => None,
-                error => Some(error),
-            },
-        )
+        let started = Some(self.started.clone());
+        follow(&self.keeper, plan, spec, streams, started, sink).await.map_err(|error| {
+            // What waited for the program is dead, so nothing of it was released.
+            let died =
+                matches!(&error, Error::Setup { step: Step::Exec, errno, .. } if errno == "ECHILD");
+            (!died).then_some(error)
+        })
     }
 }
 
