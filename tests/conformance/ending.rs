@@ -8,9 +8,11 @@ use belljar_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A child that nothing but SIGKILL ends, and that holds the program's stdout open.
+/// A child that nothing but SIGKILL ends, and that holds the program's stdout open. All carry the word as
+/// their name: a program that was delivered has not its arguments where others can see them.
 const FOREVER: &str = "
-import os, signal, sys
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)
 def forever():
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
@@ -129,7 +131,7 @@ forever()";
 });
 
 /// A run with a daemon that is known to be up, seen from outside.
-fn running(level: Level, token: &Token) -> Running {
+fn running(sandbox: Sandbox, token: &Token) -> Running {
     let body = "
 ready, tell = os.pipe()
 os.mkdir('closed', 0)
@@ -141,8 +143,7 @@ for _ in range(2):
 os.read(ready, 1); os.read(ready, 1)
 print('ready', flush=True)
 forever()";
-    let mut running =
-        Sandbox::at(level).args([token.as_str()]).start("python", &format!("{FOREVER}{body}"));
+    let mut running = sandbox.args([token.as_str()]).start("python", &format!("{FOREVER}{body}"));
     assert_eq!(running.read_line(), "ready\n");
     // belljar itself and the three processes of the program.
     assert!(processes_with(token.as_str()).len() >= 4);
@@ -155,7 +156,7 @@ fn assert_swept(level: Level, owner: u32) {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         name.is_some_and(|name| name.starts_with(&format!("belljar-{owner}-")))
     };
-    assert!(Sandbox::at(level).run_python("pass").ok());
+    assert!(Sandbox::at(level).alone().run_python("pass").ok());
     let cgroups: Vec<_> = cgroup_directories().into_iter().filter(mine).collect();
     assert!(cgroups.is_empty(), "{cgroups:?}");
     let scratch: Vec<_> = scratch_directories()
@@ -172,7 +173,7 @@ fn assert_swept(level: Level, owner: u32) {
 each_level!(interrupt_ends_everything, |level| {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let token = Token::new();
-        let running = running(level, &token);
+        let running = running(Sandbox::at(level), &token);
         let owner = running.id();
         running.signal(signal);
         let ended = running.wait();
@@ -185,7 +186,7 @@ each_level!(interrupt_ends_everything, |level| {
 
 each_level!(killing_belljar_ends_everything, |level| {
     let token = Token::new();
-    let running = running(level, &token);
+    let running = running(Sandbox::at(level), &token);
     let owner = running.id();
     running.signal(Signal::KILL);
     assert_eq!(running.wait().signal, Some(9));
@@ -206,7 +207,7 @@ fn keeper_of(belljar: u32) -> Pid {
 
 each_level!(killing_the_keeper_ends_everything, |level| {
     let token = Token::new();
-    let running = running(level, &token);
+    let running = running(Sandbox::at(level).alone(), &token);
     let owner = running.id();
     kill_process(keeper_of(owner), Signal::KILL).expect("a keeper is its caller's");
     let ended = running.wait();
@@ -218,7 +219,7 @@ each_level!(killing_the_keeper_ends_everything, |level| {
 
 each_level!(killing_both_ends_everything, |level| {
     let token = Token::new();
-    let running = running(level, &token);
+    let running = running(Sandbox::at(level).alone(), &token);
     let owner = running.id();
     let keeper = keeper_of(owner);
     running.signal(Signal::STOP);

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use belljar::RunRequest;
 use belljar::attack::fixture::Fixture;
 use belljar::attack::{
-    Attempt, CATALOGUE, Control, Expect, HIDDEN, Probe, ROLE, Shown, collect, expected, layer_at,
-    run_level, shown,
+    Attempt, CATALOGUE, Control, Expect, HIDDEN, Probe, ROLE, Shown, collect, collect_outcome,
+    expected, layer_at, request, shown,
 };
-use belljar_tests::{LEVELS, Layer, Level, Program, block_on, engine, is_root};
+use belljar_tests::{LEVELS, Layer, Level, Program, asked, block_on, engine, is_root, warm};
 
 /// How every probe ended, in the order of the catalogue.
 type Tried = Vec<(&'static Probe, Attempt)>;
@@ -23,8 +24,26 @@ fn inside(level: Level) -> &'static Tried {
     TRIED[index.expect("a level that runs")].get_or_init(|| {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let prepared = Fixture::prepare().expect("the host side can be prepared");
-        block_on(run_level(&engine(), level, &prepared)).expect("the attacker runs")
+        let engine = engine();
+        let all = request(&engine, level, "all", &prepared).expect("a request");
+        let outcome = block_on(engine.run(carried(all))).expect("the attacker runs");
+        collect_outcome(&outcome)
     })
+}
+
+/// The attacker as this pass wants it. A sandbox that waits runs code, not a command, so there a program
+/// that was delivered like any other becomes the attacker.
+fn carried(mut request: RunRequest) -> RunRequest {
+    if warm::server().is_some() && warm::level_has_pool(request.level) {
+        let argv = request.command.take().expect("the attacker is a command");
+        // Python ignores two signals, and what is ignored stays so.
+        let code = "import os, signal, sys\nfor number in (signal.SIGPIPE, signal.SIGXFSZ): \
+                    signal.signal(number, signal.SIG_DFL)\n\
+                    os.chmod(sys.argv[1], 0o700)\nos.execv(sys.argv[1], sys.argv[1:])";
+        request.args = argv;
+        (request.language, request.code) = (Some("python".to_owned()), Some(code.to_owned()));
+    }
+    asked(request)
 }
 
 /// What every probe comes to where nothing stands in its way: the control.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use belljar_tests::{Level, Program, Sandbox, TempDir, Verdict, each_level};
+use belljar_tests::{Level, Program, Sandbox, TempDir, Verdict, each_level, warm};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Every way to look into a process: process 1, or a child of its own with `child`.
@@ -76,8 +76,11 @@ each_level!(own_program_file_cannot_be_written, [basic, standard, strict], |leve
     let outcome = Sandbox::at(level).args(["/proc/self/exe", "/usr/bin/python3"]).run_python(code);
     // The file is root's, which nobody inside is; to cut it off, the view's being read-only comes first.
     let cut = if level == Level::Basic { "EACCES" } else { "EROFS" };
-    let refused = format!("EACCES\nEACCES\n{cut}\n");
-    assert_eq!(outcome.stdout, refused.repeat(2), "{outcome:?}");
+    // A copy of a zygote was executed outside, through no view of the sandbox; Landlock comes first there.
+    let copied = warm::server().is_some() && level == Level::Standard;
+    let own = if copied { "EACCES" } else { cut };
+    let refused = format!("EACCES\nEACCES\n{own}\nEACCES\nEACCES\n{cut}\n");
+    assert_eq!(outcome.stdout, refused, "{outcome:?}");
 });
 
 each_level!(

@@ -13,8 +13,20 @@ use crate::http::{Answer, Connection};
 pub(crate) struct Server {
     pub(crate) port: u16,
     pub(crate) socket: PathBuf,
-    running: Running,
-    directory: TempDir,
+    /// Until it was waited for.
+    running: Option<Running>,
+    directory: Option<TempDir>,
+}
+
+impl Drop for Server {
+    /// Lets it clean up: what a killed server leaves, only the start of another removes.
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take().filter(Running::is_running) {
+            running.signal(Signal::INT);
+            running.signal(Signal::TERM);
+            running.ends_unread();
+        }
+    }
 }
 
 impl Server {
@@ -51,15 +63,19 @@ impl Server {
             }
         }
         let socket = directory.join("belljar.sock");
-        Self { port, socket, running, directory }
+        Self { port, socket, running: Some(running), directory: Some(directory) }
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs")
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.running.id()
+        self.running().id()
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.directory.path()
+        self.directory.as_ref().expect("it runs").path()
     }
 
     pub(crate) fn unix(&self) -> Connection {
@@ -71,7 +87,7 @@ impl Server {
     }
 
     pub(crate) fn token(&self) -> String {
-        let text = fs::read_to_string(self.directory.join("state/token")).expect("a token");
+        let text = fs::read_to_string(self.path().join("state/token")).expect("a token");
         text.trim().to_owned()
     }
 
@@ -81,16 +97,17 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        self.running.signal(signal);
+        self.running().signal(signal);
     }
 
     pub(crate) fn peak_memory(&self) -> u64 {
-        self.running.peak_memory().expect("it runs")
+        self.running().peak_memory().expect("it runs")
     }
 
     /// Waits for its end. What it left in its directory can be looked at afterwards.
-    pub(crate) fn wait(self) -> (Ended, TempDir) {
-        (self.running.wait(), self.directory)
+    pub(crate) fn wait(mut self) -> (Ended, TempDir) {
+        let running = self.running.take().expect("it runs");
+        (running.wait(), self.directory.take().expect("it ran"))
     }
 
     /// The keepers and whatever else it has started and not reaped.
@@ -107,6 +124,8 @@ pub(crate) fn program(directory: &TempDir, options: &[&str]) -> Program {
         ("--listen", "127.0.0.1:0".to_owned()),
         ("--socket", inside("belljar.sock")),
         ("--state", inside("state")),
+        // Its children are then those of its runs; the suite `warm` has the pool.
+        ("--pool", "0".to_owned()),
     ];
     let mut program = Program::new("/bin/sh")
         .args(["-c", "exec \"$@\" 2>&1", "sh"])

@@ -12,14 +12,17 @@ mod directory;
 mod processes;
 mod program;
 mod sandbox;
+mod serving;
+pub mod warm;
 
 use std::path::PathBuf;
 
-pub use belljar::{FaultDomain, Layer, Level, Outcome, Verdict};
+pub use belljar::{FaultDomain, Layer, Level, Outcome, Start, Verdict};
 pub use directory::TempDir;
 pub use processes::{Token, cgroup_directories, processes_with, scratch_directories};
 pub use program::{DEADLINE, Ended, Program, Running};
-pub use sandbox::{Sandbox, block_on, engine, engine_with, outcome};
+pub use sandbox::{Sandbox, asked, block_on, engine, engine_with, outcome};
+pub use serving::Server;
 
 /// The levels that this build can run.
 pub const LEVELS: [Level; 4] = [Level::None, Level::Basic, Level::Standard, Level::Strict];

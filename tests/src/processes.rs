@@ -10,7 +10,8 @@ use rustix::process::Pid;
 
 use crate::program::{DEADLINE, ends_within};
 
-/// A word that no other process on this host carries in its arguments.
+/// A word that no other process on this host carries in its arguments or its name. Short enough to be one:
+/// a program that was there before its arguments can carry it in no other way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -19,7 +20,9 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 impl Token {
     pub fn new() -> Self {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(format!("token-{}-{count}-end", std::process::id()))
+        let word = format!("t{}-{count}.", std::process::id());
+        assert!(word.len() <= 15, "{word} is cut off as a name");
+        Self(word)
     }
 
     pub fn as_str(&self) -> &str {
@@ -55,7 +58,8 @@ impl Default for Token {
     }
 }
 
-/// The processes with this word in their arguments, and those arguments. A zombie has none.
+/// The processes with this word in their arguments or their name, and those arguments. A zombie does not
+/// count.
 pub fn processes_with(word: &str) -> Vec<(Pid, String)> {
     let entries = fs::read_dir("/proc").expect("/proc can be read");
     entries
@@ -64,7 +68,11 @@ pub fn processes_with(word: &str) -> Vec<(Pid, String)> {
             // One that ends while we look is gone.
             let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
-            text.contains(word).then_some((Pid::from_raw(pid)?, text))
+            // `id (name) state …`
+            let status = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let (name, state) = status.rsplit_once(") ")?;
+            let carries = text.contains(word) || name.contains(word);
+            (carries && !state.starts_with('Z')).then_some((Pid::from_raw(pid)?, text))
         })
         .collect()
 }

@@ -20,6 +20,7 @@ mod suites;
 mod test;
 mod tidy;
 mod vm;
+mod warm;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Developer commands of Belljar")]

@@ -10,8 +10,10 @@ use crate::shell;
 /// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
 pub(crate) type Package = (&'static str, &'static str);
 
-const NEEDED: [Package; 8] = [
+const NEEDED: [Package; 9] = [
     ("python3", "/usr/bin/python3"),
+    // Not what programs need: the one module that keeps a random state which is not Python's.
+    ("python3-numpy", "/usr/lib/python3/dist-packages/numpy/__init__.py"),
     ("nodejs", "/usr/bin/node"),
     ("strace", "/usr/bin/strace"),
     ("dbus", "/usr/bin/dbus-daemon"),

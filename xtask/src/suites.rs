@@ -17,14 +17,20 @@ use crate::leaks::{self, Snapshot};
 use crate::ordinary_user::User;
 use crate::shell;
 use crate::test::{Counts, Tally, libtest};
+use crate::warm;
 
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 8] =
-    ["conformance", "escape", "faults", "benign", "concurrency", "cli", "server", "leaks"];
+pub(crate) const SUITES: [&str; 9] =
+    ["conformance", "escape", "faults", "benign", "concurrency", "cli", "server", "warm", "leaks"];
 /// These look at the whole host or at their neighbours' speed, so their tests do not run beside each other.
 const ONE_AT_A_TIME: [&str; 2] = ["concurrency", "leaks"];
+/// These run again in sandboxes that were made before there was a program.
+const ALSO_WARM: [&str; 4] = ["conformance", "escape", "benign", "leaks"];
+/// Tests that the warm pass would only repeat: of levels that are never kept ready, and of how a sandbox is made,
+/// which is the same however long it waits then.
+const NOT_WARM: [&str; 3] = ["::none", "::basic", "readback::"];
 const SUITE_LIMIT: Duration = Duration::from_secs(600);
 /// More sandboxes at once than this only make a small machine swap; the concurrency suite makes its own.
 const MOST_THREADS: usize = 4;
@@ -49,7 +55,7 @@ pub(crate) fn run(scope: &Scope, wanted: &BTreeSet<&str>, tally: &mut Tally) {
 
 /// As whom the suites run.
 #[derive(Debug)]
-enum Identity {
+pub(crate) enum Identity {
     Root,
     /// The account that root made for it.
     TestUser(User),
@@ -118,6 +124,21 @@ fn run_as(
             command.arg(format!("--test-threads={}", threads(suite))).args(libtest_args);
             libtest(command, SUITE_LIMIT)
         });
+        if ALSO_WARM.contains(suite) {
+            tally.step(&format!("{suite}, warm ({word})"), || {
+                let server = warm::Server::start(stage, identity, start_in.as_deref())?;
+                let binary =
+                    stage.suites.get(*suite).context("the package has no such test target")?;
+                let mut command = stage.command(binary, identity, start_in.as_deref());
+                server.name_in(&mut command);
+                for name in NOT_WARM {
+                    command.args(["--skip", name]);
+                }
+                command.arg(format!("--test-threads={}", threads(suite))).args(libtest_args);
+                let counts = libtest(command, SUITE_LIMIT)?;
+                server.close(counts, libtest_args.is_empty())
+            });
+        }
     }
     // Before the second look, or our own cgroups would count as left behind.
     delegation.iter_mut().for_each(Delegation::remove);
@@ -140,9 +161,9 @@ fn threads(suite: &str) -> usize {
 /// A directory that anyone may read, with every executable that the suites need. The checkout may lie where
 /// the test user cannot look, such as /root.
 #[derive(Debug)]
-struct Stage {
+pub(crate) struct Stage {
     directory: PathBuf,
-    belljar: PathBuf,
+    pub(crate) belljar: PathBuf,
     suites: BTreeMap<String, PathBuf>,
 }
 
@@ -176,7 +197,12 @@ impl Stage {
     }
 
     /// `binary` as `identity`, with nothing in its environment but what the suites are promised.
-    fn command(&self, binary: &Path, identity: &Identity, start_in: Option<&Path>) -> Command {
+    pub(crate) fn command(
+        &self,
+        binary: &Path,
+        identity: &Identity,
+        start_in: Option<&Path>,
+    ) -> Command {
         let mut command = match identity {
             Identity::TestUser(user) => user.command(binary, start_in),
             Identity::Root | Identity::Myself => shell::command(binary),

@@ -18,7 +18,7 @@ mod processes;
 mod resources;
 mod writes;
 
-pub use inside::{ROLE, request, run_level};
+pub use inside::{ROLE, collect_outcome, request, run_level};
 
 use belljar_sys::attempt::child::{Ended, in_child};
 use belljar_sys::attempt::names::Errno;

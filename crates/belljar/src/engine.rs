@@ -26,6 +26,9 @@ use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
 
+/// Sandboxes that one run may find dead when it comes to them.
+const MOST_TRIES: usize = 100;
+
 /// Takes one of our own roles if this process was started for it. Call it first in `main`, before any
 /// thread exists; when it answers, return that code at once.
 pub fn enter_role() -> Option<ExitCode> {
@@ -132,7 +135,7 @@ impl Engine {
         self.pool.as_ref().map(|pool| pool.stats())
     }
 
-    /// Lets go of every sandbox that waits, and of the zygotes.
+    /// Lets go of every sandbox that waits, and of the zygotes, for good: no others are made.
     pub fn empty_pool(&self) {
         if let Some(pool) = &self.pool {
             pool.empty();
@@ -174,7 +177,8 @@ impl Engine {
         };
         match prepared.plan() {
             Ok((planned, claim)) => {
-                Parked::make(id, keeper, planned, Holdings { claim, grounds }).await
+                let cgroup = planned.plan.cgroup.clone();
+                Parked::make(keeper, planned, Holdings { claim, grounds, cgroup }).await
             }
             Err(error) => {
                 keeper.reap();
@@ -376,7 +380,7 @@ impl Run<'_> {
             placed: native::park::placed(&self.spec),
             wall_ms: self.spec.limits.wall_ms,
         };
-        loop {
+        for _ in 0..MOST_TRIES {
             let parked = match pool.take(&wanted) {
                 Some(parked) => parked,
                 None if self.start == StartRequest::Warm => {
@@ -392,7 +396,7 @@ impl Run<'_> {
                 }
                 None => return Ok(None),
             };
-            let id = parked.id.clone();
+            let id = new_id()?; // sorts by when the run began, not by when its sandbox was made
             let _running = pool.running();
             match parked.run(&self.spec, &delivery, sink).await {
                 (Ok(finished), planned) => {
@@ -402,6 +406,7 @@ impl Run<'_> {
                 (Err(None), _) => {} // it died while it waited: another one
             }
         }
+        Err(Error::Lost { what: "every sandbox that waited for a program died first" })
     }
 
     /// `None`, unless a warm start was insisted on.

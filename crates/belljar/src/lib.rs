@@ -40,7 +40,7 @@ pub mod seccomp;
 
 pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};
-pub use belljar_jail::plan::{Fault, FaultKind};
+pub use belljar_jail::plan::{Fault, FaultKind, Hold};
 pub use belljar_jail::report::Step;
 pub use engine::{Config, Engine, Run, enter_role};
 pub use model::error::{Error, SpecError, step_name};

@@ -140,6 +140,8 @@ struct State {
     made: u64,
     failed: u64,
     let_go: u64,
+    /// Emptied for good: what is still being made goes to nobody.
+    closed: bool,
     window: Option<Instant>,
     looked: Option<Instant>,
     memory: Option<(Instant, bool)>,
@@ -417,9 +419,14 @@ impl Pool {
     ) -> Result<Arc<Zygote>, Error> {
         let started = self.start(engine, language, interpreter).await;
         let mut state = self.state();
+        let closed = state.closed;
         let brood = state.zygotes.entry(language.name.clone()).or_default();
         brood.replacing = false;
         let (result, before) = match started {
+            Ok(zygote) if closed => {
+                let gone = Error::Lost { what: "the pool was closed while its zygote started" };
+                (Err(gone), Some(Arc::new(zygote)))
+            }
             Ok(zygote) => {
                 let zygote = Arc::new(zygote);
                 brood.broken = None;
@@ -489,6 +496,7 @@ impl Pool {
     pub(crate) fn empty(&self) {
         let (shelves, zygotes) = {
             let mut state = self.state();
+            state.closed = true;
             (std::mem::take(&mut state.shelves), std::mem::take(&mut state.zygotes))
         };
         drop((shelves, zygotes));

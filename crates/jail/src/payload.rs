@@ -10,6 +10,7 @@ use belljar_sys::process::{
 };
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::fs::AtFlags;
+use rustix::process::DumpableBehavior;
 
 use crate::lockdown;
 use crate::plan::{DELIVERY_FD, Files, Hold, Invocation, MAX_DELIVERY_BYTES, Plan, Program};
@@ -94,6 +95,8 @@ fn become_interpreter(
     fd::place_at(gate, DELIVERY_FD).at(Step::Descriptors)?;
     fd::close_inherited(DELIVERY_FD.cast_unsigned() + 1).at(Step::Descriptors)?;
     renew_thread_id();
+    // As after an exec: the program may look into itself, in /proc too. A zygote's copies may not before.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Exec)?;
     interpreter();
     exit_now(1)
 }

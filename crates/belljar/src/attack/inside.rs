@@ -29,7 +29,12 @@ pub async fn run_level(
     prepared: &Prepared,
 ) -> Result<Vec<(&'static Probe, Attempt)>, Error> {
     let outcome = engine.run(request(engine, level, "all", prepared)?).await?;
-    Ok(collect(&outcome.stdout, ended_by(&outcome)))
+    Ok(collect_outcome(&outcome))
+}
+
+/// What every probe came to in a run of all of them, however it was started.
+pub fn collect_outcome(outcome: &Outcome) -> Vec<(&'static Probe, Attempt)> {
+    collect(&outcome.stdout, ended_by(outcome))
 }
 
 /// What runs one probe, or `all`, at that level.

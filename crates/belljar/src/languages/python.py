@@ -4,10 +4,14 @@ Started with a word and the names of modules to have loaded. "start": an interpr
 down already. "fork": a zygote, outside of any, whose copies find themselves in theirs. Either way nothing of
 a program is here before it comes as one message on descriptor 3.
 """
-import atexit, gc, importlib, io, json, os, signal, sys, types
+import sys
+
+base = set(sys.modules)  # what every Python has loaded when its program begins
+import _weakref, atexit, gc, importlib, io, json, os, signal, types
 
 DELIVERY = 3
-how, modules, last = sys.argv[1], sys.argv[2:], None
+how, modules, kept = sys.argv[1], sys.argv[2:], set()
+forms = [(one.encoding, one.errors) for one in (sys.stdin, sys.stdout, sys.stderr)]  # as the locale has it
 sys.path[:] = [entry for entry in sys.path if entry]  # the empty one is there for -c alone
 
 
@@ -17,8 +21,6 @@ def load():
             importlib.import_module(name)
         except ImportError:
             pass  # not every host has every module
-    global last
-    last = next(reversed(sys.modules))
     gc.collect()
     gc.freeze()  # copies share what nobody touches
 
@@ -58,6 +60,8 @@ def run(argv):
     path = argv[1]
     sys.argv, sys.orig_argv = argv[1:], argv
     sys.path.insert(0, os.path.dirname(path))
+    make_way(sys.path[0])
+    kept.update(sys.modules)
     main = types.ModuleType("__main__")
     main.__dict__.update(
         __file__=path, __cached__=None, __annotations__={}, __builtins__=sys.modules["builtins"],
@@ -71,14 +75,33 @@ def run(argv):
     except SystemExit as exit:
         return exit_code(exit.code)
     except BaseException as error:
-        return report(error)
-    return 0
+        failed = error
+    else:
+        return 0
+    return report(failed)  # out here what its hook raises has no context of ours
+
+
+def make_way(directory):
+    """The program's own files come before modules of the same name, which were loaded without asking them."""
+    ours = sys.modules.keys() - base
+    for entry in os.listdir(directory):
+        name, _, suffix = entry.partition(".")
+        if name in ours and (suffix in ("", "py", "pyc") or suffix.endswith("so")):
+            for one in ours:
+                del sys.modules[one]
+            return
 
 
 def exit_code(value):
-    if value is None or isinstance(value, int):
-        return int(value or 0) & 0xFF
-    print(value, file=sys.stderr)
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF if -(1 << 63) <= value < 1 << 63 else 255
+    try:
+        text = str(value)
+    except BaseException:
+        text = ""
+    print(text, file=sys.stderr)
     return 1
 
 
@@ -90,8 +113,9 @@ def report(error):
         sys.excepthook(kind, error, trace)
     except SystemExit as exit:
         return exit_code(exit.code)
-    except BaseException:
-        sys.__excepthook__(*sys.exc_info())
+    except BaseException as another:
+        show("Error in sys.excepthook:", another)
+        print("\nOriginal exception was:", file=sys.stderr)
         sys.__excepthook__(kind, error, trace)
     if kind is KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -99,41 +123,72 @@ def report(error):
     return 1
 
 
+def show(title, error):
+    """An error of the program that passed through us, without our own frame."""
+    error.__traceback__ = error.__traceback__.tb_next
+    print(title, file=sys.stderr)
+    sys.__excepthook__(type(error), error, error.__traceback__)
+
+
 def leave(code):
     """Ends as Python does, for all that is the program's own. What was loaded ahead is left as it is: to take
     it apart, object by object, would cost more than the program did."""
     threading = sys.modules.get("threading")
     if threading:
-        threading._shutdown()
+        try:
+            threading._shutdown()
+        except BaseException as error:
+            show(f"Exception ignored in: {threading!r}", error)
     atexit._run_exitfuncs()
     code = flush(code)
-    own = [sys.modules.get("__main__")]
-    for name in reversed(sys.modules):  # in the order in which they came
-        if name == last:
-            break
-        own.append(sys.modules[name])
-    for module in own:
-        names = getattr(module, "__dict__", None) or {}
+    flush_files()
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        sys.__dict__.pop(name, None)
+    left = []
+    for name in [one for one in sys.modules if one == "__main__" or one not in kept]:
+        module, sys.modules[name] = sys.modules[name], None
+        if isinstance(module, types.ModuleType):
+            left.append(_weakref.ref(module))
+        del module
+    gc.collect()  # most of it goes here, whole
+    for module in reversed(left):
+        names = getattr(module(), "__dict__", {})
         for hidden in (True, False):
             for name in list(names):
                 if name != "__builtins__" and hidden == (name[0] == "_" and name[1:2] != "_"):
                     names[name] = None
     gc.collect()
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     os._exit(flush(code))
+
+
+def flush_files():
+    """Files that are part of a cycle would be taken apart in no good order. What was loaded ahead has none."""
+    for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+        for file in [one for one in gc.get_objects() if isinstance(one, kind)]:
+            try:
+                file.flush()
+            except BaseException:
+                pass  # closed, or read only, or full: as Python says nothing of it either
 
 
 def flush(code):
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None and not stream.closed:
+            if stream is not None and not getattr(stream, "closed", False):
                 stream.flush()
-        except BaseException:
-            code = code or 120
+        except BaseException as error:
+            code = 120
+            if stream is sys.stdout and sys.stderr is not None:
+                show(f"Exception ignored in: {stream!r}", error)
     return code
 
 
 def renew():
     """What a copy must not share with the others, beyond what Python renews by itself."""
+    for number in signal.valid_signals():  # the zygote may have been started with others
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     for name in ("SIGPIPE", "SIGXFSZ"):  # as Python has them from its start
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -156,10 +211,10 @@ def renew():
 
 def stream(number):
     """As Python opens its own, without a buffer for what it writes."""
-    writes, errors = number > 0, "backslashreplace" if number == 2 else "strict"
+    writes, (encoding, errors) = number > 0, forms[number]
     raw = open(number, "wb" if writes else "rb", 0 if writes else -1, closefd=False)
     text = io.TextIOWrapper(
-        raw, encoding="utf-8", errors=errors, newline="\n", line_buffering=False, write_through=writes
+        raw, encoding=encoding, errors=errors, newline="\n", line_buffering=False, write_through=True
     )
     (raw if writes else raw.raw).name = ("<stdin>", "<stdout>", "<stderr>")[number]
     text.mode = "w" if writes else "r"

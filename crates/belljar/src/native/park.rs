@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_jail::plan::{Delivery, Placed};
-use belljar_jail::report::{Message, Started};
+use belljar_jail::plan::{Cgroup, Delivery, Placed};
+use belljar_jail::report::{Message, Started, Step};
 use belljar_jail::wire;
 
 use super::failure::explain;
@@ -19,7 +19,6 @@ use crate::model::spec::Spec;
 
 /// A sandbox that nobody has used. When it is dropped its keeper ends it.
 pub(crate) struct Parked {
-    pub id: String,
     keeper: Keeper,
     /// Taken when it is used, which is once.
     streams: Option<OurStreams>,
@@ -30,16 +29,24 @@ pub(crate) struct Parked {
 
 /// What a plan was made with, to be held until the keeper is gone: its host id, and its zygote's cgroups.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held, not read")]
 pub(crate) struct Holdings {
+    #[expect(dead_code, reason = "held, not read")]
     pub claim: Chosen,
+    #[expect(dead_code, reason = "held, not read")]
     pub grounds: Option<Arc<Grounds>>,
+    /// What the keeper removes, unless it was killed: nobody else knows of a sandbox that waited.
+    pub cgroup: Option<Cgroup>,
+}
+
+impl Drop for Holdings {
+    fn drop(&mut self) {
+        self.cgroup.iter().for_each(super::sweep::remove_run_cgroups);
+    }
 }
 
 impl Parked {
     /// Carries a plan out up to the point where the program is missing.
     pub(crate) async fn make(
-        id: String,
         mut keeper: Keeper,
         planned: Planned,
         holdings: Holdings,
@@ -57,7 +64,7 @@ impl Parked {
             }
         };
         let streams = Some(streams);
-        Ok(Self { id, keeper, streams, started, planned, made: Instant::now() })
+        Ok(Self { keeper, streams, started, planned, made: Instant::now() })
     }
 
     async fn start(keeper: &Keeper, planned: &Planned) -> Result<(OurStreams, Started), Error> {
@@ -115,9 +122,13 @@ impl Parked {
         let streams = self.streams.take().ok_or(None)?;
         let plan = &mut self.planned.plan;
         plan.placed.clone_from(&delivery.placed); // for what an error names
-        follow(&self.keeper, plan, spec, streams, Some(self.started.clone()), sink)
-            .await
-            .map_err(Some)
+        let started = Some(self.started.clone());
+        follow(&self.keeper, plan, spec, streams, started, sink).await.map_err(|error| {
+            // What waited for the program is dead, so nothing of it was released.
+            let died =
+                matches!(&error, Error::Setup { step: Step::Exec, errno, .. } if errno == "ECHILD");
+            (!died).then_some(error)
+        })
     }
 }
 

@@ -140,7 +140,15 @@ impl Keeper {
     pub(super) fn is_quiet(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready == 0)
+        self.lives() && poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready == 0)
+    }
+
+    /// It has not exited. Its init may hold the socket for a moment longer than a killed keeper does.
+    fn lives(&self) -> bool {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Pid::from_raw(self.id().cast_signed())
+            .is_some_and(|pid| matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
     /// Takes a started keeper into the runtime that will hear it.

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use belljar_jail::plan::{Files, Place, Plan};
+use belljar_jail::plan::{Cgroup, Files, Place, Plan};
 use rustix::event::{Timespec, poll};
 
 use super::cgroups::Cgroups;
@@ -46,7 +46,7 @@ pub(crate) fn sweep(host: &Host) {
     };
     for place in places {
         if let Place::Beneath(directory) = &place.place {
-            each_orphan(directory, remove_group);
+            each_orphan(directory, remove_cgroup);
         }
     }
     if !is_ours(&host.scratch_parent, host.uid) {
@@ -57,14 +57,14 @@ pub(crate) fn sweep(host: &Host) {
     drop(fs::remove_dir(&host.scratch_parent));
 }
 
-/// A cgroup, and those right below it: a zygote's directory holds its copies'.
-fn remove_group(path: &Path) {
-    for below in fs::read_dir(path).into_iter().flatten().flatten() {
-        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
-            fs::remove_dir(below.path()).ok(); // in use, or not ours: then the outer one stays too
+/// With what is in it: a zygote's has those of its copies.
+fn remove_cgroup(path: &Path) {
+    for inner in fs::read_dir(path).into_iter().flatten().flatten() {
+        if inner.file_type().is_ok_and(|kind| kind.is_dir()) {
+            drop(fs::remove_dir(inner.path()));
         }
     }
-    fs::remove_dir(path).ok();
+    drop(fs::remove_dir(path));
 }
 
 /// A real directory of this user; in a sticky /tmp nobody else can then put another in its place.
@@ -80,20 +80,26 @@ const DYING: Duration = Duration::from_secs(5);
 /// The kernel has ended the processes by then, or init is at it, and a cgroup can be removed only when
 /// they are gone. What is still there after a while is left to the next sweep.
 pub(crate) fn remove_run(plan: &Plan) {
-    let hierarchies = plan.cgroup.iter().flat_map(|group| &group.hierarchies);
-    let name = plan.cgroup.as_ref().map_or("", |group| &group.name);
-    let cgroups = hierarchies.filter_map(|one| match &one.place {
-        Place::Beneath(directory) => Some(directory.join(name)),
-        Place::Own { .. } => None, // goes with the scope
-    });
     let deadline = Instant::now() + DYING;
-    for path in cgroups {
-        until(deadline, || fs::remove_dir(&path));
-    }
+    plan.cgroup.iter().for_each(remove_run_cgroups);
     if let Files::Host { scratch } = &plan.files {
         until(deadline, || remove_scratch(&scratch.path()));
         // Gone when it is empty; in use when it is not.
         drop(fs::remove_dir(&scratch.parent));
+    }
+}
+
+/// The part of [`remove_run`] that a run with namespaces has.
+pub(crate) fn remove_run_cgroups(group: &Cgroup) {
+    let deadline = Instant::now() + DYING;
+    for one in &group.hierarchies {
+        match &one.place {
+            Place::Beneath(directory) => {
+                let path = directory.join(&group.name);
+                until(deadline, || fs::remove_dir(&path));
+            }
+            Place::Own { .. } => {} // goes with the scope
+        }
     }
 }
 

@@ -66,6 +66,11 @@ impl Zygote {
             operation: "start a zygote",
             source: io::Error::other(format!("{}: {why}", language.name)),
         };
+        if is_at_mercy(interpreter, host) {
+            // Inside, /proc/self/exe of a copy leads to the host's own file, not to a read-only view.
+            let why = "its interpreter belongs to the user whose programs it would run";
+            return Err(refused(why.to_owned()));
+        }
         let started = Self::spawn(warm, interpreter, environment, host, alive);
         let zygote = started.map_err(|error| refused(error.to_string()))?;
         let control = zygote.control.lock().await;
@@ -159,6 +164,16 @@ impl Drop for Zygote {
             self.alive.see_off(process, move || drop(grounds));
         }
     }
+}
+
+/// Whether programs of an ordinary user's copies have the file rights to change the interpreter.
+fn is_at_mercy(interpreter: &Interpreter, host: &Host) -> bool {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let owned = |one: fs::Metadata| {
+        let open_to_all = one.permissions().mode() & 0o022 != 0;
+        open_to_all || (!host.is_root() && one.uid() == host.uid)
+    };
+    fs::metadata(&interpreter.path).map_or(true, owned)
 }
 
 /// One message; an error when the zygote is gone.

@@ -1,0 +1,134 @@
+//! `belljar serve` with a directory of its own, stopped with the test.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use belljar::{Level, PoolStats, ShelfStats, StartRequest};
+use rustix::process::Signal;
+
+use crate::directory::TempDir;
+use crate::program::{DEADLINE, Ended, Program, Running};
+use crate::sandbox::Sandbox;
+
+/// A server that listens on its Unix socket only.
+#[derive(Debug)]
+pub struct Server {
+    /// Until it was waited for.
+    running: Option<Running>,
+    directory: Option<TempDir>,
+}
+
+impl Drop for Server {
+    /// Lets it clean up: what a killed server leaves, only the start of another removes.
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take().filter(Running::is_running) {
+            running.signal(Signal::INT);
+            running.signal(Signal::TERM);
+            running.ends_unread();
+        }
+    }
+}
+
+impl Server {
+    pub fn with(options: &[&str]) -> Self {
+        Self::in_directory(TempDir::new(), options)
+    }
+
+    /// Starts one and waits until it listens.
+    pub fn in_directory(directory: TempDir, options: &[&str]) -> Self {
+        Self::started(directory, options, &[])
+    }
+
+    pub fn started(directory: TempDir, options: &[&str], variables: &[(&str, &str)]) -> Self {
+        // With its words on standard output, where a test can wait for them.
+        let mut program = Program::new("/bin/sh")
+            .args(["-c", "exec \"$@\" 2>&1", "sh"])
+            .arg(crate::belljar_bin())
+            .args(["serve", "--listen", "none"])
+            .arg("--socket")
+            .arg(directory.join("belljar.sock"))
+            .arg("--state")
+            .arg(directory.join("state"))
+            .args(options);
+        if !options.contains(&"--memory-reserve") {
+            program = program.args(["--memory-reserve", "0"]); // others use this machine too
+        }
+        for (name, value) in variables {
+            program = program.env(name, value);
+        }
+        let mut running = program.start();
+        loop {
+            let line = running.read_line();
+            assert!(line.starts_with("belljar: "), "{line:?}: {:?}", running.wait());
+            if line.contains("try: ") {
+                return Self { running: Some(running), directory: Some(directory) };
+            }
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.as_ref().expect("it runs").join("belljar.sock")
+    }
+
+    pub fn id(&self) -> u32 {
+        self.running.as_ref().expect("it runs").id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.running.as_ref().expect("it runs").signal(signal);
+    }
+
+    /// Waits for its end; its directory can be used again.
+    pub fn wait(mut self) -> (Ended, TempDir) {
+        let running = self.running.take().expect("it runs");
+        (running.wait(), self.directory.take().expect("it ran"))
+    }
+
+    /// What `belljar stats` says.
+    pub fn stats(&self) -> PoolStats {
+        let ended = self.stats_as(&["--json"]);
+        serde_json::from_slice(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+    }
+
+    pub fn stats_as(&self, options: &[&str]) -> Ended {
+        Program::belljar().arg("stats").arg("--server").arg(self.socket()).args(options).run()
+    }
+
+    /// The sandboxes of a kind that are kept, if any are.
+    pub fn shelf(&self, language: &str, level: Level) -> Option<ShelfStats> {
+        let shelves = self.stats().shelves.into_iter();
+        shelves
+            .filter(|one| one.language == language && one.level == level)
+            .max_by_key(|one| one.hits)
+    }
+
+    /// Looks until the pool is so, for as long as a test may take: nothing else tells of it.
+    pub fn wait_until(&self, what: &str, is_so: impl Fn(&PoolStats) -> bool) -> PoolStats {
+        let step = Duration::from_millis(20);
+        for _ in 0..DEADLINE.as_millis() / step.as_millis() {
+            let stats = self.stats();
+            if is_so(&stats) {
+                return stats;
+            }
+            std::thread::park_timeout(step);
+        }
+        panic!("never: {what}: {:#?}", self.stats());
+    }
+
+    /// So many wait, and nothing is being made.
+    pub fn wait_until_full(&self, waiting: usize) -> PoolStats {
+        self.wait_until("full", |stats| stats.waiting == waiting && stats.making == 0)
+    }
+
+    pub fn warm(&self, level: Level) -> Sandbox {
+        Sandbox::at(level).through(self, StartRequest::Warm)
+    }
+
+    pub fn cold(&self, level: Level) -> Sandbox {
+        Sandbox::at(level).through(self, StartRequest::Cold)
+    }
+
+    pub fn any(&self, level: Level) -> Sandbox {
+        Sandbox::at(level).through(self, StartRequest::Any)
+    }
+}
