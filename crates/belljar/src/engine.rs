@@ -142,6 +142,14 @@ impl Engine {
         }
     }
 
+    /// As [`Self::park`], in a task of its own: whoever gives up waiting for it must not leave a zygote with
+    /// an answer that nobody has read.
+    async fn park_apart(&self, pool: &Arc<Pool>, profile: &Profile) -> Result<Parked, Error> {
+        let (engine, pool, profile) = (self.clone(), Arc::clone(pool), profile.clone());
+        let made = tokio::spawn(async move { engine.park(&pool, &profile).await }).await;
+        made.unwrap_or(Err(Error::Lost { what: "its sandbox was not made to the end" }))
+    }
+
     /// Makes a sandbox of a profile, to wait for its program.
     pub(crate) async fn park(&self, pool: &Pool, profile: &Profile) -> Result<Parked, Error> {
         let language = self.languages.get(profile.language())?;
@@ -380,16 +388,18 @@ impl Run<'_> {
             placed: native::park::placed(&self.spec),
             wall_ms: self.spec.limits.wall_ms,
         };
+        // Before a sandbox is taken: a file that cannot be had is no reason to use one up.
+        let placed = native::run::open_placed(&self.spec.placed)?;
         for _ in 0..MOST_TRIES {
             let parked = match pool.take(&wanted) {
                 Some(parked) => parked,
                 None if self.start == StartRequest::Warm => {
-                    self.engine.park(pool, &wanted.profile).await?
+                    self.engine.park_apart(pool, &wanted.profile).await?
                 }
                 // None waits, but to copy a zygote is sooner than to start an interpreter. If that
                 // fails, a new sandbox will tell why, or work.
-                None if wanted.profile.hold == Hold::Forked => {
-                    match self.engine.park(pool, &wanted.profile).await {
+                None if wanted.profile.hold == Hold::Forked && !pool.lacks_memory() => {
+                    match self.engine.park_apart(pool, &wanted.profile).await {
                         Ok(parked) => parked,
                         Err(_) => return Ok(None),
                     }
@@ -398,7 +408,7 @@ impl Run<'_> {
             };
             let id = new_id()?; // sorts by when the run began, not by when its sandbox was made
             let _running = pool.running();
-            match parked.run(&self.spec, &delivery, sink).await {
+            match parked.run(&self.spec, &delivery, &placed, sink).await {
                 (Ok(finished), planned) => {
                     return self.outcome(id, finished, planned, Start::Warm).map(Some);
                 }

@@ -234,6 +234,10 @@ impl Pool {
         parked
     }
 
+    pub(crate) fn lacks_memory(&self) -> bool {
+        memory_is_short(&mut self.state(), self.config.memory_reserve_bytes)
+    }
+
     /// Looks after the shelves, for ever.
     pub(crate) async fn tend(self: &Arc<Self>, engine: &Engine) {
         self.open_shelves(engine);

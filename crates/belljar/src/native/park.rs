@@ -1,6 +1,6 @@
 //! Sandboxes that were made ahead: set up, locked down, verified, and waiting for a program.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use belljar_jail::wire;
 use super::failure::explain;
 use super::identity::Chosen;
 use super::plan::Planned;
-use super::run::{Finished, Keeper, OurStreams, Streams, follow, open_placed};
+use super::run::{Finished, Keeper, OurStreams, Streams, follow};
 use super::zygote::Grounds;
 use crate::model::error::Error;
 use crate::model::outcome::Stream;
@@ -96,9 +96,10 @@ impl Parked {
         mut self,
         spec: &Spec,
         delivery: &Delivery,
+        placed: &[OwnedFd],
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> (Result<Finished, Option<Error>>, Planned) {
-        let finished = self.deliver(spec, delivery, sink).await;
+        let finished = self.deliver(spec, delivery, placed, sink).await;
         let Self { keeper, planned, .. } = self;
         // It has told its end: nothing of the sandbox is left but itself, on its way out.
         drop(keeper);
@@ -112,13 +113,12 @@ impl Parked {
         &mut self,
         spec: &Spec,
         delivery: &Delivery,
+        placed: &[OwnedFd],
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<Finished, Option<Error>> {
-        let placed = open_placed(&spec.placed)?;
         let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
         wire::send_delivery(&self.keeper.control, delivery, &fds).map_err(|_| None)?;
         drop(fds);
-        drop(placed);
         let streams = self.streams.take().ok_or(None)?;
         let plan = &mut self.planned.plan;
         plan.placed.clone_from(&delivery.placed); // for what an error names

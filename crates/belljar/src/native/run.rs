@@ -389,7 +389,7 @@ impl Streams {
 }
 
 /// Opens what is to be copied in. Only regular files: a device or FIFO has no end, or a side effect.
-pub(super) fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
+pub(crate) fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
     let open = |file: &PlacedFile| -> io::Result<OwnedFd> {
         match &file.source {
             Source::Given(Contents(bytes)) => wire::sealed_memory("file", bytes),
