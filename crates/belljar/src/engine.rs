@@ -142,8 +142,8 @@ impl Engine {
         }
     }
 
-    /// As [`Self::park`], in a task of its own: whoever gives up waiting for it must not leave a zygote with
-    /// an answer that nobody has read.
+    /// As [`Self::park`], in a task of its own: whoever gives up waiting must not cost a zygote, which ends
+    /// when its answer is not read.
     async fn park_apart(&self, pool: &Arc<Pool>, profile: &Profile) -> Result<Parked, Error> {
         let (engine, pool, profile) = (self.clone(), Arc::clone(pool), profile.clone());
         let made = tokio::spawn(async move { engine.park(&pool, &profile).await }).await;

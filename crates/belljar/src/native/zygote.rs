@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,8 +42,9 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// One zygote. When it is dropped its socket closes and it ends; the sandboxes it made live on.
 #[derive(Debug)]
 pub(crate) struct Zygote {
-    /// Wishes and answers come in pairs, so one at a time.
-    control: Mutex<UnixDatagram>,
+    /// Wishes and answers come in pairs, so one at a time. Gone once an answer was not waited for to its
+    /// end: it would be taken for the next one's.
+    control: Mutex<Option<UnixDatagram>>,
     process: Option<Child>,
     pub ids: Option<(u32, u32)>,
     grounds: Option<Arc<Grounds>>,
@@ -73,18 +74,31 @@ impl Zygote {
         }
         let started = Self::spawn(warm, interpreter, environment, host, alive);
         let zygote = started.map_err(|error| refused(error.to_string()))?;
-        let control = zygote.control.lock().await;
-        let answer = tokio::time::timeout(START_LIMIT, hear(&control)).await;
-        drop(control);
-        match answer {
-            Ok(Ok(word)) if word == b"0" => Ok(zygote),
-            Ok(Ok(word)) if word == b"16" => {
+        match zygote.ask(None, START_LIMIT).await {
+            Ok(word) if word == b"0" => Ok(zygote),
+            Ok(word) if word == b"16" => {
                 Err(refused("its modules start threads, so it cannot be copied".to_owned()))
             }
-            Ok(Ok(word)) => Err(refused(format!("error {}", String::from_utf8_lossy(&word)))),
-            Ok(Err(error)) => Err(refused(format!("it ended before it was ready ({error})"))),
-            Err(_) => Err(refused(format!("not ready after {} s", START_LIMIT.as_secs()))),
+            Ok(word) => Err(refused(format!("error {}", String::from_utf8_lossy(&word)))),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Err(refused(format!("not ready after {} s", START_LIMIT.as_secs())))
+            }
+            Err(error) => Err(refused(format!("it ended before it was ready ({error})"))),
         }
+    }
+
+    /// Sends a wish, if there is one, and hears the answer. Whoever does not wait for it takes the socket
+    /// along, and with it the zygote; another is started then.
+    async fn ask(&self, wish: Option<OwnedFd>, limit: Duration) -> io::Result<Vec<u8>> {
+        let mut place = self.control.lock().await;
+        let control = place.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        if let Some(wish) = wish {
+            fd::send(&control, b"copy", &[wish.as_fd()])?;
+        }
+        let heard = tokio::time::timeout(limit, hear(&control)).await;
+        let answer = heard.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        *place = Some(control);
+        Ok(answer)
     }
 
     fn spawn(
@@ -106,7 +120,7 @@ impl Zygote {
             spawn::companion(&interpreter.path, &args, &environment, theirs, library, ids)?;
         alive.started();
         let mut zygote = Self {
-            control: Mutex::new(UnixDatagram::from_std(control.into())?),
+            control: Mutex::new(Some(UnixDatagram::from_std(control.into())?)),
             process: Some(process),
             ids,
             grounds: None,
@@ -126,11 +140,7 @@ impl Zygote {
     pub(crate) async fn copy(&self) -> io::Result<Spare> {
         let (control, theirs) = wire::control_pair()?;
         rustix::io::ioctl_fionbio(&control, true)?;
-        let own = self.control.lock().await;
-        fd::send(&*own, b"copy", &[theirs.as_fd()])?;
-        drop(theirs);
-        let answer = tokio::time::timeout(COPY_LIMIT, hear(&own)).await;
-        let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let answer = self.ask(Some(theirs), COPY_LIMIT).await?;
         let number = answer.try_into().map(u32::from_le_bytes).ok();
         let child = number.and_then(Child::new).ok_or(io::ErrorKind::InvalidData)?;
         self.copies.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +168,8 @@ impl Zygote {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        rustix::net::shutdown(self.control.get_mut(), rustix::net::Shutdown::Both).ok();
+        // Closed now, not when the fields are dropped: to a zygote that is the end, which is waited for.
+        self.control.get_mut().take();
         if let Some(process) = self.process.take() {
             let grounds = self.grounds.take();
             self.alive.see_off(process, move || drop(grounds));
@@ -247,5 +258,61 @@ impl Drop for Grounds {
             // Still in use: the sweep at the next start takes it.
             fs::remove_dir(path).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// One whose other end is in the test's hands.
+    fn made_up() -> (Zygote, OwnedFd) {
+        let (control, theirs) = wire::control_pair().unwrap();
+        rustix::io::ioctl_fionbio(&control, true).unwrap();
+        let zygote = Zygote {
+            control: Mutex::new(Some(UnixDatagram::from_std(control.into()).unwrap())),
+            process: None,
+            ids: None,
+            grounds: None,
+            born: Instant::now(),
+            copies: AtomicU64::new(0),
+            alive: Alive::default(),
+        };
+        (zygote, theirs)
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_waited_for_is_not_the_next_ones() {
+        let (zygote, theirs) = made_up();
+        fd::send(&theirs, b"first", &[]).unwrap();
+        assert_eq!(zygote.ask(None, COPY_LIMIT).await.unwrap(), b"first");
+        let given_up = zygote.ask(None, Duration::from_millis(1)).await.unwrap_err();
+        assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
+        // The late answer finds nobody, and the zygote is told to end.
+        assert_eq!(fd::send(&theirs, b"late", &[]), Err(belljar_sys::Errno::PIPE));
+        let next = zygote.ask(None, COPY_LIMIT).await.unwrap_err();
+        assert_eq!(next.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn an_interpreter_that_its_programs_could_change_is_at_their_mercy() {
+        let path = std::env::temp_dir().join(format!("belljar-mercy-{}", std::process::id()));
+        fs::write(&path, "").unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let mercy = |uid: u32| {
+            let interpreter = Interpreter { path: path.clone(), prefix: None };
+            is_at_mercy(&interpreter, &Host { uid, ..Host::look() })
+        };
+        mode(0o755);
+        assert!(!mercy(own + 1), "somebody else's");
+        assert_eq!(mercy(own), own != 0, "one's own; root's copies are not root");
+        for open in [0o775, 0o757] {
+            mode(open);
+            assert!(mercy(own + 1) && mercy(0), "{open:o}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(mercy(own), "one that is not there");
     }
 }
