@@ -3,29 +3,28 @@
 //! It is started with its control socket as standard input and nothing else. When that socket closes
 //! the engine is gone, and everything ends.
 
+mod waiting;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use belljar_sys::process::{
-    Cloned, NEW_IPC, NEW_MOUNT, NEW_PID, NEW_USER, NEW_UTS, SingleThreaded, Wait, clear_groups,
-    clone, exit_now, kill, reap_any,
-};
-use belljar_sys::{Errno, Result, fd, spawn};
+use belljar_sys::process::{Cloned, SingleThreaded, Wait, clone, exit_now, kill, reap_any};
+use belljar_sys::{Errno, Result, fd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::FileType;
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
-use crate::cgroup::{Alarm, Group, errno};
+use crate::cgroup::{Alarm, Group};
 use crate::layer::Check;
-use crate::plan::{Delivery, Files, Hold, Identity, Invocation, MapWriter, Plan};
+use crate::plan::{Files, Hold, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
     arm,
 };
 use crate::watch::Watch;
-use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_delivery, receive_plan, send_placed};
-use crate::{init, readback, scratch, tree};
+use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_plan};
+use crate::{ids, init, readback, scratch, tree};
 
 /// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
@@ -153,7 +152,7 @@ impl Keeper {
             placed: opening.placed,
             birthplace,
         };
-        let namespaces = prepare_identity(&plan).at(Step::Clone)?;
+        let namespaces = ids::prepare(&plan).at(Step::Clone)?;
         // The copy starts as we are, and only a dumpable process lets its own user map its ids.
         set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Clone)?;
         let (init, init_fd) = match clone(&single, namespaces, None).at(Step::Clone)? {
@@ -182,7 +181,7 @@ impl Keeper {
     }
 
     fn run(&mut self, control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
-        map_ids(self.init, &self.plan.identity).at(Step::IdMap)?;
+        ids::map(self.init, &self.plan.identity).at(Step::IdMap)?;
         rustix::io::write(&self.commands, b"g").at(Step::IdMap)?;
         // All this while init is at work.
         self.open_group()?;
@@ -224,95 +223,6 @@ impl Keeper {
             group.read_knobs_back(cgroup);
         }
         Ok(())
-    }
-
-    /// Waits until the payload has locked itself down.
-    fn await_ready(&self, control: &OwnedFd) -> std::result::Result<(Ready, u32), Failed> {
-        let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Clone)?;
-        if let Heard::Note(Note::Ready(ready), sender) = heard {
-            return Ok((ready, sender));
-        }
-        Err(heard.stopped(Step::Clone).into())
-    }
-
-    /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
-    /// in it so far.
-    fn wake_interpreter(&self, control: &OwnedFd) -> std::result::Result<(), Failed> {
-        let gate = self.gate.as_ref();
-        if let Some(gate) = gate {
-            rustix::io::write(gate, b"g").at(Step::ReadBack)?;
-        }
-        let heard = self.hear(control, gate, Some(SETUP_LIMIT)).at(Step::Exec)?;
-        if matches!(heard, Heard::Gate) { Ok(()) } else { Err(heard.stopped(Step::Exec).into()) }
-    }
-
-    /// Waits, for as long as the engine likes, for what makes the sandbox a run's own, and puts its
-    /// files in place. The answer is for the program's process.
-    fn await_delivery(&mut self, control: &OwnedFd) -> std::result::Result<Vec<u8>, Failed> {
-        let heard = self.hear(control, None, None).at(Step::Plan)?;
-        if !matches!(heard, Heard::Control) {
-            return Err(heard.stopped(Step::Exec).into());
-        }
-        let (delivery, contents) = receive_delivery(control).at(Step::Plan)?;
-        let Delivery { argv, environment, placed, wall_ms } = delivery;
-        if !placed.is_empty() {
-            send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
-            let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Placed)?;
-            if !matches!(heard, Heard::Note(Note::Placed, _)) {
-                return Err(heard.stopped(Step::Placed).into());
-            }
-        }
-        self.plan.wall_ms = wall_ms;
-        self.parked_cpu_us = self.group.as_ref().and_then(Group::cpu_us).unwrap_or(0);
-        serde_json::to_vec(&Invocation { argv, environment })
-            .map_err(|_| Errno::PROTO)
-            .at(Step::Plan)
-            .map_err(Into::into)
-    }
-
-    /// Whatever comes first: a note, the engine, init's end, or (if asked for) a word at the gate.
-    fn hear(
-        &self,
-        control: &OwnedFd,
-        gate: Option<&OwnedFd>,
-        limit: Option<Duration>,
-    ) -> Result<Heard> {
-        let mut fds = vec![
-            PollFd::new(&self.notes, PollFlags::IN),
-            PollFd::new(control, PollFlags::IN),
-            PollFd::new(&self.init_fd, PollFlags::IN),
-        ];
-        fds.extend(gate.map(|gate| PollFd::new(gate, PollFlags::IN)));
-        match limit {
-            Some(limit) => wait(&mut fds, limit)?,
-            None => drop(rustix::io::retry_on_intr(|| poll(&mut fds, None))?),
-        }
-        let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
-        if fired[0] {
-            let mut bytes = [0; Note::BYTES];
-            let received = fd::receive(&self.notes, &mut bytes)?;
-            let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
-            return Ok(match Note::from_bytes(&bytes[..received.length]) {
-                Some(note) => Heard::Note(note, sender.cast_unsigned()),
-                // Not a word: all ends are closed, whoever set up died.
-                None if received.length == 0 => Heard::Death,
-                None => return Err(Errno::PROTO),
-            });
-        }
-        let gate_fired = fired.get(3) == Some(&true);
-        if let Some(gate) = gate.filter(|_| gate_fired) {
-            let mut word = [0; 1];
-            return Ok(if fd::receive(gate, &mut word)?.length == 1 {
-                Heard::Gate
-            } else {
-                Heard::Death
-            });
-        }
-        Ok(match (fired[1], fired[2]) {
-            (true, _) => Heard::Control,
-            (_, true) => Heard::Death,
-            _ => return Err(Errno::TIMEDOUT),
-        })
     }
 
     /// Nothing is released that was not found as planned.
@@ -492,31 +402,6 @@ impl Keeper {
     }
 }
 
-/// What was heard while nothing of the program runs.
-enum Heard {
-    /// With its sender's process id.
-    Note(Note, u32),
-    Control,
-    Gate,
-    /// Init, or all who could have told more.
-    Death,
-}
-
-impl Heard {
-    /// What it means to who waited for something else at this step.
-    fn stopped(&self, step: Step) -> Stopped {
-        match self {
-            Self::Note(Note::Stopped(stopped), _) => *stopped,
-            Self::Control => Stopped::new(step, Errno::CANCELED),
-            // The payload died before it was the program.
-            Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
-            Self::Note(Note::Ready(_) | Note::Placed, _) | Self::Gate => {
-                Stopped::new(step, Errno::PROTO)
-            }
-        }
-    }
-}
-
 /// What one look found.
 #[derive(Default)]
 struct Seen {
@@ -549,51 +434,6 @@ fn is_pipe(stream: &OwnedFd) -> bool {
 
 fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     crate::wire::control_pair()
-}
-
-/// What must be done before the clone, and the namespaces to clone with.
-fn prepare_identity(plan: &Plan) -> Result<u64> {
-    if !matches!(plan.files, Files::Root(_)) {
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        return Ok(0);
-    }
-    if rustix::process::geteuid().is_root() {
-        // In the namespace setgroups is denied, so the caller's groups are left here.
-        clear_groups()?;
-    }
-    // Two come later, in the payload: the cgroup namespace when it is in its group, and the one of the
-    // network, which is dear and so made while init builds the root.
-    Ok(NEW_USER | NEW_PID | NEW_MOUNT | NEW_IPC | NEW_UTS)
-}
-
-fn map_ids(init: Pid, identity: &Identity) -> Result<()> {
-    let Identity::Mapped { inside, uid, gid, writer } = *identity else {
-        return Ok(());
-    };
-    let pid = init.as_raw_nonzero().get();
-    match writer {
-        MapWriter::Keeper => {
-            let write = |file: &str, text: String| {
-                std::fs::write(format!("/proc/{pid}/{file}"), text).map_err(errno)
-            };
-            // Without this, leaving a group could open what the group was denied (CVE-2014-8989).
-            write("setgroups", "deny".to_owned())?;
-            write("gid_map", format!("{inside} {gid} 1"))?;
-            write("uid_map", format!("{inside} {uid} 1"))
-        }
-        MapWriter::Helpers => {
-            map_by_helper("newgidmap", pid, inside, gid)?;
-            map_by_helper("newuidmap", pid, inside, uid)
-        }
-    }
-}
-
-/// `newuidmap` checks /etc/subuid and writes the map with the privilege that we lack.
-fn map_by_helper(program: &str, pid: i32, inside: u32, outside: u32) -> Result<()> {
-    let args = [pid.to_string(), inside.to_string(), outside.to_string(), "1".to_owned()];
-    let program = format!("/usr/bin/{program}");
-    let output = spawn::output(program, &args.map(Into::into)).map_err(errno)?;
-    if output.status.success() { Ok(()) } else { Err(Errno::PERM) }
 }
 
 fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {

@@ -6,6 +6,7 @@
 //! single-threaded and links no runtime.
 
 mod cgroup;
+mod ids;
 mod init;
 pub mod keeper;
 pub mod layer;

@@ -1,0 +1,135 @@
+//! Before the release: what the keeper waits for while nothing of the program runs.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use belljar_sys::{Errno, Result, fd};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::{Keeper, SETUP_LIMIT, wait};
+use crate::cgroup::Group;
+use crate::plan::{Delivery, Invocation};
+use crate::report::{At, Failed, Note, Ready, Step, Stopped};
+use crate::wire::{receive_delivery, send_placed};
+
+impl Keeper {
+    /// Waits until the payload has locked itself down.
+    pub(super) fn await_ready(
+        &self,
+        control: &OwnedFd,
+    ) -> std::result::Result<(Ready, u32), Failed> {
+        let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Clone)?;
+        if let Heard::Note(Note::Ready(ready), sender) = heard {
+            return Ok((ready, sender));
+        }
+        Err(heard.stopped(Step::Clone).into())
+    }
+
+    /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
+    /// in it so far.
+    pub(super) fn wake_interpreter(&self, control: &OwnedFd) -> std::result::Result<(), Failed> {
+        let gate = self.gate.as_ref();
+        if let Some(gate) = gate {
+            rustix::io::write(gate, b"g").at(Step::ReadBack)?;
+        }
+        let heard = self.hear(control, gate, Some(SETUP_LIMIT)).at(Step::Exec)?;
+        if matches!(heard, Heard::Gate) { Ok(()) } else { Err(heard.stopped(Step::Exec).into()) }
+    }
+
+    /// Waits, for as long as the engine likes, for what makes the sandbox a run's own, and puts its
+    /// files in place. The answer is for the program's process.
+    pub(super) fn await_delivery(
+        &mut self,
+        control: &OwnedFd,
+    ) -> std::result::Result<Vec<u8>, Failed> {
+        let heard = self.hear(control, None, None).at(Step::Plan)?;
+        if !matches!(heard, Heard::Control) {
+            return Err(heard.stopped(Step::Exec).into());
+        }
+        let (delivery, contents) = receive_delivery(control).at(Step::Plan)?;
+        let Delivery { argv, environment, placed, wall_ms } = delivery;
+        if !placed.is_empty() {
+            send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
+            let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Placed)?;
+            if !matches!(heard, Heard::Note(Note::Placed, _)) {
+                return Err(heard.stopped(Step::Placed).into());
+            }
+        }
+        self.plan.wall_ms = wall_ms;
+        self.parked_cpu_us = self.group.as_ref().and_then(Group::cpu_us).unwrap_or(0);
+        serde_json::to_vec(&Invocation { argv, environment })
+            .map_err(|_| Errno::PROTO)
+            .at(Step::Plan)
+            .map_err(Into::into)
+    }
+
+    /// Whatever comes first: a note, the engine, init's end, or (if asked for) a word at the gate.
+    fn hear(
+        &self,
+        control: &OwnedFd,
+        gate: Option<&OwnedFd>,
+        limit: Option<Duration>,
+    ) -> Result<Heard> {
+        let mut fds = vec![
+            PollFd::new(&self.notes, PollFlags::IN),
+            PollFd::new(control, PollFlags::IN),
+            PollFd::new(&self.init_fd, PollFlags::IN),
+        ];
+        fds.extend(gate.map(|gate| PollFd::new(gate, PollFlags::IN)));
+        match limit {
+            Some(limit) => wait(&mut fds, limit)?,
+            None => drop(rustix::io::retry_on_intr(|| poll(&mut fds, None))?),
+        }
+        let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
+        if fired[0] {
+            let mut bytes = [0; Note::BYTES];
+            let received = fd::receive(&self.notes, &mut bytes)?;
+            let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
+            return Ok(match Note::from_bytes(&bytes[..received.length]) {
+                Some(note) => Heard::Note(note, sender.cast_unsigned()),
+                // Not a word: all ends are closed, whoever set up died.
+                None if received.length == 0 => Heard::Death,
+                None => return Err(Errno::PROTO),
+            });
+        }
+        let gate_fired = fired.get(3) == Some(&true);
+        if let Some(gate) = gate.filter(|_| gate_fired) {
+            let mut word = [0; 1];
+            return Ok(if fd::receive(gate, &mut word)?.length == 1 {
+                Heard::Gate
+            } else {
+                Heard::Death
+            });
+        }
+        Ok(match (fired[1], fired[2]) {
+            (true, _) => Heard::Control,
+            (_, true) => Heard::Death,
+            _ => return Err(Errno::TIMEDOUT),
+        })
+    }
+}
+
+/// What was heard while nothing of the program runs.
+enum Heard {
+    /// With its sender's process id.
+    Note(Note, u32),
+    Control,
+    Gate,
+    /// Init, or all who could have told more.
+    Death,
+}
+
+impl Heard {
+    /// What it means to who waited for something else at this step.
+    fn stopped(&self, step: Step) -> Stopped {
+        match self {
+            Self::Note(Note::Stopped(stopped), _) => *stopped,
+            Self::Control => Stopped::new(step, Errno::CANCELED),
+            // The payload died before it was the program.
+            Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
+            Self::Note(Note::Ready(_) | Note::Placed, _) | Self::Gate => {
+                Stopped::new(step, Errno::PROTO)
+            }
+        }
+    }
+}
