@@ -38,7 +38,8 @@ fn comparable(mut outcome: Value) -> Value {
     };
     blur("/receipt/layers", "mechanism");
     blur("/evidence", "found");
-    blur("/events", "what");
+    blur("/events", "detail");
+    blur("/events", "time");
     outcome
 }
 

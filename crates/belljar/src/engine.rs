@@ -11,6 +11,7 @@ use belljar_jail::plan::{Delivery, Fault, Hold};
 use crate::attack;
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
+use crate::model::event::{Risk, Weighed};
 use crate::model::level::Level;
 use crate::model::outcome::{Outcome, Start, Stream};
 use crate::model::receipt::{Receipt, Versions};
@@ -457,18 +458,21 @@ impl Run<'_> {
             versions: self.versions(&planned.plan.program.path),
         };
         let layers: Vec<Layer> = receipt.layers.iter().map(|check| check.name).collect();
+        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let facts = native::Facts {
             report: &finished.report,
             limits: &self.spec.limits,
             level: self.spec.level,
             layers: &layers,
             output: [finished.stdout.total_bytes(), finished.stderr.total_bytes()],
+            time: &time,
         };
         let judged = native::judge(&facts)
             .ok_or(Error::Lost { what: "its init died while the program ran" })?;
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);
         let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
+        let Weighed { risk, reasons: risk_reasons } = Risk::of(&judged.events);
         Ok(Outcome {
             execution_id: id,
             verdict: judged.verdict,
@@ -490,6 +494,8 @@ impl Run<'_> {
             evidence: judged.evidence,
             limits,
             events: judged.events,
+            risk,
+            risk_reasons,
             labels: self.spec.labels.clone(),
             start,
             receipt,

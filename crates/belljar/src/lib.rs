@@ -44,10 +44,11 @@ pub use belljar_jail::plan::{Fault, FaultKind, Hold};
 pub use belljar_jail::report::Step;
 pub use engine::{Config, Engine, Run, enter_role};
 pub use model::error::{Error, SpecError, step_name};
+pub use model::event::{Event, EventKind, Process, Risk, Severity, Weighed};
 pub use model::level::Level;
 pub use model::limits::{Limits, LimitsRequest, Used};
 pub use model::outcome::{
-    Captured, DiskLimit, Event, EventKind, Evidence, FaultDomain, Outcome, Start, Stream, Verdict,
+    Captured, DiskLimit, Evidence, FaultDomain, Outcome, Start, Stream, Verdict,
 };
 pub use model::receipt::{Missing, Receipt, Versions};
 pub use model::request::{Data, RunRequest, StartRequest, Workspace};

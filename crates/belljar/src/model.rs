@@ -1,6 +1,7 @@
 //! What was asked, what was resolved and what came of it. Pure: no input or output, no clock.
 
 pub(crate) mod error;
+pub(crate) mod event;
 pub(crate) mod level;
 pub(crate) mod limits;
 pub(crate) mod outcome;
@@ -8,3 +9,4 @@ pub(crate) mod receipt;
 pub(crate) mod request;
 pub(crate) mod spec;
 pub mod units;
+pub(crate) mod wording;

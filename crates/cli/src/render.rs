@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
-use belljar::{DiskLimit, Error, Outcome, Stream, Verdict};
+use belljar::{DiskLimit, Error, Event, EventKind, Outcome, Stream, Verdict};
 
 use crate::output::put;
 
@@ -248,7 +248,7 @@ pub(crate) fn visible(text: &str) -> String {
 
 /// What went wrong with a run that did not simply exit, in one line; nothing for a plain exit.
 pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
-    let fix = outcome.events.first().map_or("", |event| event.fix.as_str());
+    let fix = limits_met(outcome).next().map_or("", |event| event.fix.as_str());
     let what = match &outcome.verdict {
         Verdict::Exited { code } => return beside(outcome, *code),
         Verdict::Signaled { signal } => format!("ended by signal {signal}"),
@@ -283,11 +283,16 @@ pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
     Some(format!("the program {what}"))
 }
 
+fn limits_met(outcome: &Outcome) -> impl Iterator<Item = &Event> {
+    let kinds = [EventKind::ResourceLimitExceeded, EventKind::TimeoutExceeded];
+    outcome.events.iter().filter(move |event| kinds.contains(&event.kind))
+}
+
 /// What is worth saying of a program that simply exited: a limit that may be why it failed, and the
 /// layers it ran without.
 fn beside(outcome: &Outcome, code: i32) -> Option<String> {
-    let met = outcome.events.iter().filter(|_| code != 0);
-    let met = met.map(|event| format!("{} ({} raises the limit)", event.what, event.fix));
+    let met = limits_met(outcome).filter(|_| code != 0);
+    let met = met.map(|event| format!("{} ({} raises the limit)", event.detail, event.fix));
     let missing: Vec<String> = outcome
         .receipt
         .missing

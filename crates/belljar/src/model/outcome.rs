@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 
+use super::event::{Event, Risk};
 use super::limits::Used;
 use super::receipt::Receipt;
 
@@ -34,7 +35,11 @@ pub struct Outcome {
     /// What decided the verdict and the fault domain.
     pub evidence: Vec<Evidence>,
     pub limits: BTreeMap<String, Used>,
+    /// What was tried and refused, and the limits that were met, as they came.
     pub events: Vec<Event>,
+    /// What the gravest of them weighs, and why.
+    pub risk: Risk,
+    pub risk_reasons: Vec<String>,
     pub labels: BTreeMap<String, String>,
     /// Whether the sandbox was made for this run or ahead of it.
     pub start: Start,
@@ -129,25 +134,6 @@ impl Evidence {
     pub(crate) fn new(source: &str, found: impl Into<String>) -> Self {
         Self { source: source.to_owned(), found: found.into() }
     }
-}
-
-/// Something that was tried and refused, or a limit that was met.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
-    pub kind: EventKind,
-    pub what: String,
-    /// The layer that acted.
-    pub rule: String,
-    /// What in the request would allow it.
-    pub fix: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EventKind {
-    SyscallBlocked,
-    ResourceLimitExceeded,
-    TimeoutExceeded,
 }
 
 /// One output stream as kept: its beginning, its end, and how much was between them.

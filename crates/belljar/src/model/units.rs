@@ -51,6 +51,24 @@ pub fn show_bytes(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
+/// A size as a flag takes it: `512m`.
+pub fn flag_bytes(bytes: u64) -> String {
+    for (unit, name) in [(1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")] {
+        if bytes >= unit && bytes.is_multiple_of(unit) {
+            return format!("{}{name}", bytes / unit);
+        }
+    }
+    bytes.to_string()
+}
+
+/// A time as a flag takes it: `30s`, `1500ms`.
+pub fn flag_ms(milliseconds: u64) -> String {
+    if milliseconds >= 1000 && milliseconds.is_multiple_of(1000) {
+        return format!("{}s", milliseconds / 1000);
+    }
+    format!("{milliseconds}ms")
+}
+
 /// Reads a number of cores, such as `1`, `0.5` or `2`, into thousandths.
 pub fn parse_cpus(text: &str) -> Result<u64, String> {
     let advice = || format!("\"{text}\" is not a number of cores: write 1, 0.5 or 2");

@@ -9,9 +9,11 @@ use belljar_jail::layer::Layer;
 use belljar_jail::report::{Cause, Disk, End, Report};
 use belljar_sys::{Errno, errno_name};
 
+use crate::model::event::{Event, EventKind, Severity};
 use crate::model::level::Level;
 use crate::model::limits::{Limits, Used};
-use crate::model::outcome::{DiskLimit, Event, EventKind, Evidence, FaultDomain, Stream, Verdict};
+use crate::model::outcome::{DiskLimit, Evidence, FaultDomain, Stream, Verdict};
+use crate::model::wording;
 
 const SIGSYS: i32 = 31;
 const SIGXCPU: i32 = 24;
@@ -27,6 +29,8 @@ pub(crate) struct Facts<'a> {
     pub layers: &'a [Layer],
     /// Bytes that each stream brought.
     pub output: [u64; 2],
+    /// When it ended, as events say it.
+    pub time: &'a str,
 }
 
 pub(crate) struct Judgement {
@@ -55,8 +59,19 @@ fn limit(verdict: Verdict, evidence: Evidence, event: Event) -> Judgement {
     Judgement { verdict, fault_domain, evidence: vec![evidence], events: vec![event] }
 }
 
-fn event(kind: EventKind, what: String, rule: &str, fix: String) -> Event {
-    Event { kind, what, rule: rule.to_owned(), fix }
+/// A limit is met by innocent programs as well: it tells nothing of intent.
+fn event(facts: &Facts<'_>, kind: EventKind, detail: String, rule: &str, fix: String) -> Event {
+    Event {
+        kind,
+        severity: Severity::Low,
+        time: facts.time.to_owned(),
+        process: None,
+        syscall: None,
+        detail,
+        rule: rule.to_owned(),
+        fix,
+        count: 1,
+    }
 }
 
 /// The keeper ended it; the first cause is the one it acted on.
@@ -66,11 +81,12 @@ fn ended_by_us(facts: &Facts<'_>) -> Option<Judgement> {
     Some(match report.ended_by? {
         Cause::WallTime => {
             let limit_ms = limits.wall_ms;
-            let found = format!("{} ms after release, limit {limit_ms}", report.elapsed_us / 1000);
+            let found = wording::wall_time(report.elapsed_us / 1000, limit_ms);
+            let fix = wording::raise_ms("--timeout", limit_ms);
             limit(
                 Verdict::WallTimeLimit { limit_ms },
                 Evidence::new("keeper, monotonic clock", found.clone()),
-                event(EventKind::TimeoutExceeded, found, "wall_timeout", "--timeout".into()),
+                event(facts, EventKind::TimeoutExceeded, found, "wall_timeout", fix),
             )
         }
         Cause::CpuTime => cpu_time(facts, "keeper, CPU time of all processes"),
@@ -79,12 +95,12 @@ fn ended_by_us(facts: &Facts<'_>) -> Option<Judgement> {
             let limit_bytes = limits.output_total_bytes;
             let stream =
                 if facts.output[0] > limit_bytes { Stream::Stdout } else { Stream::Stderr };
-            let found =
-                format!("{} and {} bytes, limit {limit_bytes}", facts.output[0], facts.output[1]);
+            let found = wording::output(facts.output, limit_bytes);
+            let fix = wording::raise_bytes("--output-total", limit_bytes);
             limit(
                 Verdict::OutputLimit { limit_bytes, stream },
                 Evidence::new("engine, bytes read from stdout and stderr", found.clone()),
-                event(exceeded, found, "output_cap", "--output-total".into()),
+                event(facts, exceeded, found, "output_cap", fix),
             )
         }
         Cause::Cancelled => return None,
@@ -93,11 +109,12 @@ fn ended_by_us(facts: &Facts<'_>) -> Option<Judgement> {
 
 fn cpu_time(facts: &Facts<'_>, source: &str) -> Judgement {
     let limit_ms = facts.limits.cpu_ms;
-    let found = format!("{} ms used, limit {limit_ms}", facts.report.cpu_us / 1000);
+    let found = wording::cpu_time(facts.report.cpu_us / 1000, limit_ms);
+    let fix = wording::raise_ms("--cpu-time", limit_ms);
     limit(
         Verdict::CpuTimeLimit { limit_ms },
         Evidence::new(source, found.clone()),
-        event(EventKind::TimeoutExceeded, found, "rlimits", "--cpu-time".into()),
+        event(facts, EventKind::TimeoutExceeded, found, "rlimits", fix),
     )
 }
 
@@ -108,11 +125,12 @@ fn out_of_memory(facts: &Facts<'_>) -> Option<Judgement> {
         return None;
     }
     let limit_bytes = facts.limits.memory_bytes;
-    let found = format!("oom_kill {kills}, limit {limit_bytes} bytes");
+    let found = wording::memory(kills, limit_bytes);
+    let fix = wording::raise_bytes("--memory", limit_bytes);
     Some(limit(
         Verdict::MemoryLimit { limit_bytes },
         Evidence::new("memory cgroup", found.clone()),
-        event(EventKind::ResourceLimitExceeded, found, "cgroup_memory", "--memory".into()),
+        event(facts, EventKind::ResourceLimitExceeded, found, "cgroup_memory", fix),
     ))
 }
 
@@ -123,18 +141,14 @@ fn by_signal(facts: &Facts<'_>) -> Option<Judgement> {
     };
     match signal {
         SIGSYS if facts.layers.contains(&Layer::Seccomp) => {
-            let what =
-                "a call of another architecture, or one that a filter of its own ends".to_owned();
+            let (kind, fix) = (EventKind::SyscallBlocked, wording::alien_call_fix());
+            let told = event(facts, kind, wording::alien_call(), "seccomp", fix);
             Some(Judgement {
                 verdict: Verdict::SyscallDenied { signal },
                 fault_domain: FaultDomain::Policy,
                 evidence: vec![Evidence::new("wait status", "SIGSYS under a seccomp filter")],
-                events: vec![event(
-                    EventKind::SyscallBlocked,
-                    what,
-                    "seccomp",
-                    "nothing: 32-bit and x32 calls are never allowed".into(),
-                )],
+                // No compiler makes such calls by accident.
+                events: vec![Event { severity: Severity::Medium, ..told }],
             })
         }
         // RLIMIT_CPU: SIGXCPU at the soft limit, SIGKILL at the hard one, which is the same here.
@@ -143,7 +157,7 @@ fn by_signal(facts: &Facts<'_>) -> Option<Judgement> {
             let largest = facts.report.disk?.largest_file_bytes;
             (largest >= facts.limits.file_bytes).then(|| {
                 let found = format!("SIGXFSZ, longest file {largest} bytes");
-                disk_limit(DiskLimit::FileBytes, "RLIMIT_FSIZE", found, "--file-size")
+                disk_limit(facts, DiskLimit::FileBytes, "RLIMIT_FSIZE", found)
             })
         }
         _ => None,
@@ -154,11 +168,17 @@ fn cpu_ran_out(facts: &Facts<'_>) -> bool {
     facts.layers.contains(&Layer::Rlimits) && facts.report.cpu_us / 1000 >= facts.limits.cpu_ms
 }
 
-fn disk_limit(which: DiskLimit, source: &str, found: String, fix: &str) -> Judgement {
+fn disk_limit(facts: &Facts<'_>, which: DiskLimit, source: &str, found: String) -> Judgement {
+    let limits = facts.limits;
+    let fix = match which {
+        DiskLimit::DiskBytes => wording::raise_bytes("--disk", limits.disk_bytes),
+        DiskLimit::Inodes => wording::raise_count("--inodes", limits.inodes),
+        DiskLimit::FileBytes => wording::raise_bytes("--file-size", limits.file_bytes),
+    };
     limit(
         Verdict::DiskLimit { limit: which },
         Evidence::new(source, found.clone()),
-        event(EventKind::ResourceLimitExceeded, found, "disk", fix.into()),
+        event(facts, EventKind::ResourceLimitExceeded, found, "disk", fix),
     )
 }
 
@@ -171,16 +191,16 @@ fn disk_full(facts: &Facts<'_>) -> Option<Judgement> {
     }
     if disk.bytes_free == 0 {
         let found = format!("0 of {} bytes free", facts.limits.disk_bytes);
-        return Some(disk_limit(DiskLimit::DiskBytes, "statfs of the disk", found, "--disk"));
+        return Some(disk_limit(facts, DiskLimit::DiskBytes, "statfs of the disk", found));
     }
     if disk.inodes_free == 0 {
         let found = format!("0 of {} inodes free", facts.limits.inodes);
-        return Some(disk_limit(DiskLimit::Inodes, "statfs of the disk", found, "--inodes"));
+        return Some(disk_limit(facts, DiskLimit::Inodes, "statfs of the disk", found));
     }
     // Python and others ignore SIGXFSZ and see EFBIG; a file of exactly the limit is the trace.
     (disk.largest_file_bytes == facts.limits.file_bytes).then(|| {
         let found = format!("longest file {} bytes, the limit", disk.largest_file_bytes);
-        disk_limit(DiskLimit::FileBytes, "file sizes on the disk", found, "--file-size")
+        disk_limit(facts, DiskLimit::FileBytes, "file sizes on the disk", found)
     })
 }
 
@@ -217,8 +237,10 @@ fn forks_refused(facts: &Facts<'_>) -> Vec<Event> {
     if times == 0 {
         return Vec::new();
     }
-    let what = format!("{times} forks refused at {} processes", facts.limits.processes);
-    vec![event(EventKind::ResourceLimitExceeded, what, "cgroup_pids", "--pids".into())]
+    let limit = facts.limits.processes;
+    let (detail, fix) = (wording::forks(times, limit), wording::raise_count("--pids", limit));
+    let told = event(facts, EventKind::ResourceLimitExceeded, detail, "cgroup_pids", fix);
+    vec![Event { count: times, ..told }]
 }
 
 /// Each limit with what was used of it.
@@ -271,7 +293,8 @@ mod tests {
         let limits = LimitsRequest::default().resolve().unwrap();
         let level = Level::Standard;
         let layers = level.layers();
-        let facts = Facts { report, limits: &limits, level, layers: &layers, output: [0, 0] };
+        let facts =
+            Facts { report, limits: &limits, level, layers: &layers, output: [0, 0], time: "" };
         let judged = judge(&facts).unwrap();
         assert!(!judged.evidence.is_empty());
         (judged.verdict.kind().to_owned(), judged.fault_domain)
@@ -337,6 +360,7 @@ mod tests {
             level: Level::Standard,
             layers: &[],
             output: [0, 0],
+            time: "",
         };
         assert!(judge(&facts).is_none());
     }

@@ -1,0 +1,53 @@
+//! The English of events, all of it: one function for each thing that can be said, so that another
+//! language is another file. No logic but the putting together of words.
+
+use super::event::Event;
+use super::units;
+
+/// Why a run's risk is not low.
+pub(crate) fn reason(event: &Event) -> String {
+    format!("{}: {}: {}", event.severity.name(), event.kind.name(), event.detail)
+}
+
+pub(crate) fn wall_time(elapsed_ms: u64, limit_ms: u64) -> String {
+    format!("{elapsed_ms} ms after release, limit {limit_ms}")
+}
+
+pub(crate) fn cpu_time(used_ms: u64, limit_ms: u64) -> String {
+    format!("{used_ms} ms used, limit {limit_ms}")
+}
+
+pub(crate) fn output(bytes: [u64; 2], limit_bytes: u64) -> String {
+    format!("{} and {} bytes, limit {limit_bytes}", bytes[0], bytes[1])
+}
+
+pub(crate) fn memory(kills: u64, limit_bytes: u64) -> String {
+    format!("oom_kill {kills}, limit {limit_bytes} bytes")
+}
+
+pub(crate) fn forks(times: u64, limit: u64) -> String {
+    format!("{times} forks refused at {limit} processes")
+}
+
+pub(crate) fn alien_call() -> String {
+    "a call of another architecture, or one that a filter of its own ends".into()
+}
+
+pub(crate) fn alien_call_fix() -> String {
+    "nothing: 32-bit and x32 calls are never allowed".into()
+}
+
+/// The flag that raises a limit in bytes, with twice of it.
+pub(crate) fn raise_bytes(flag: &str, limit_bytes: u64) -> String {
+    format!("{flag} {}", units::flag_bytes(limit_bytes.saturating_mul(2)))
+}
+
+/// The same for a time.
+pub(crate) fn raise_ms(flag: &str, limit_ms: u64) -> String {
+    format!("{flag} {}", units::flag_ms(limit_ms.saturating_mul(2)))
+}
+
+/// The same for a number of things.
+pub(crate) fn raise_count(flag: &str, limit: u64) -> String {
+    format!("{flag} {}", limit.saturating_mul(2))
+}
