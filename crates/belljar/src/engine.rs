@@ -9,6 +9,7 @@ use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Fault, Hold};
 
 use crate::attack;
+use crate::events::{EventSink, Tally};
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::event::{Risk, Weighed};
@@ -242,7 +243,7 @@ impl Engine {
             Program::Code { .. } => language.map(Language::find).transpose()?,
             Program::Command { .. } => None,
         };
-        Ok(Run { engine: self, spec, language, interpreter, out: None, start })
+        Ok(Run { engine: self, spec, language, interpreter, out: None, start, event_sink: None })
     }
 
     /// The place of a run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
@@ -274,7 +275,6 @@ impl Engine {
 }
 
 /// A request that was checked and is ready to run.
-#[derive(Debug)]
 pub struct Run<'a> {
     engine: &'a Engine,
     spec: Spec,
@@ -282,6 +282,13 @@ pub struct Run<'a> {
     interpreter: Option<Interpreter>,
     out: Option<PathBuf>,
     start: StartRequest,
+    event_sink: Option<EventSink>,
+}
+
+impl std::fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run").field("spec", &self.spec).field("start", &self.start).finish()
+    }
 }
 
 impl Run<'_> {
@@ -315,6 +322,17 @@ impl Run<'_> {
             .map_err(|error| SpecError::new("out", format!("{}: {error}", directory.display())))?;
         self.out = Some(directory);
         Ok(self)
+    }
+
+    /// Tells of events as they happen, beside what the Outcome keeps.
+    #[must_use]
+    pub fn on_event(mut self, sink: EventSink) -> Self {
+        self.event_sink = Some(sink);
+        self
+    }
+
+    fn tally(&self) -> Tally {
+        Tally::new(native::plan::rules(&self.spec), self.event_sink.clone())
     }
 
     /// Runs it; `sink` gets the output as it comes, whole, beside what the Outcome keeps.
@@ -354,8 +372,10 @@ impl Run<'_> {
             }
         };
         let beside = || self.engine.sweep_once();
+        let mut tally = self.tally();
         let mut finished =
-            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink).await?;
+            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink, &mut tally)
+                .await?;
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
                 let known = known_files(&self.spec);
@@ -364,7 +384,7 @@ impl Run<'_> {
             }
             _ => None,
         };
-        let outcome = self.outcome(id, finished, planned, Start::Cold)?;
+        let outcome = self.outcome(id, finished, tally, planned, Start::Cold)?;
         Ok((outcome, copied))
     }
 
@@ -409,9 +429,10 @@ impl Run<'_> {
             };
             let id = new_id()?; // sorts by when the run began, not by when its sandbox was made
             let _running = pool.running();
-            match parked.run(&self.spec, &delivery, &placed, sink).await {
+            let mut tally = self.tally();
+            match parked.run(&self.spec, &delivery, &placed, sink, &mut tally).await {
                 (Ok(finished), planned) => {
-                    return self.outcome(id, finished, planned, Start::Warm).map(Some);
+                    return self.outcome(id, finished, tally, planned, Start::Warm).map(Some);
                 }
                 (Err(Some(error)), _) => return Err(error),
                 (Err(None), _) => {} // it died while it waited: another one
@@ -442,6 +463,7 @@ impl Run<'_> {
         &self,
         id: String,
         finished: Finished,
+        tally: Tally,
         planned: Planned,
         start: Start,
     ) -> Result<Outcome, Error> {
@@ -458,7 +480,8 @@ impl Run<'_> {
             versions: self.versions(&planned.plan.program.path),
         };
         let layers: Vec<Layer> = receipt.layers.iter().map(|check| check.name).collect();
-        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let now = SystemTime::now();
+        let time = humantime::format_rfc3339_millis(now).to_string();
         let facts = native::Facts {
             report: &finished.report,
             limits: &self.spec.limits,
@@ -472,7 +495,9 @@ impl Run<'_> {
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);
         let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
-        let Weighed { risk, reasons: risk_reasons } = Risk::of(&judged.events);
+        let mut events = tally.finish(now);
+        events.extend(judged.events);
+        let Weighed { risk, reasons: risk_reasons } = Risk::of(&events);
         Ok(Outcome {
             execution_id: id,
             verdict: judged.verdict,
@@ -493,7 +518,7 @@ impl Run<'_> {
             fault_domain: judged.fault_domain,
             evidence: judged.evidence,
             limits,
-            events: judged.events,
+            events,
             risk,
             risk_reasons,
             labels: self.spec.labels.clone(),
