@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use belljar::{Error, Outcome, Place, RunRequest, Stream};
+use belljar::{Error, EventSink, Outcome, Place, RunRequest, Stream};
 use bytes::{BufMut, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::task::coop::poll_proceed;
@@ -54,7 +54,9 @@ pub(crate) fn refuse_host_paths(asked: &RunRequest, above: &str) -> Result<(), P
 }
 
 async fn document(server: &Server, place: Place, asked: RunRequest) -> Result<Response, Problem> {
-    let result = carry_out(server, place, asked, &AtomicBool::new(false), &mut |_, _| {}).await;
+    let nobody: EventSink = Arc::new(|_| {});
+    let result =
+        carry_out(server, place, asked, &AtomicBool::new(false), &mut |_, _| {}, nobody).await;
     let outcome = result.map_err(|error| Problem::from(&error))?;
     let json = serde_json::to_vec(&outcome).map_err(|error| broken(error.into()))?;
     let mut response = json.into_response();
@@ -74,10 +76,11 @@ async fn carry_out(
     asked: RunRequest,
     begun: &AtomicBool,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    events: EventSink,
 ) -> Result<Outcome, Error> {
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
-        let run = server.engine.prepare(asked)?;
+        let run = server.engine.prepare(asked)?.on_event(events);
         let _turn = place.turn().await?;
         begun.store(true, Ordering::Relaxed);
         run.run(sink).await
@@ -99,9 +102,12 @@ async fn stream(
     let (outbox, begun) = (Outbox::default(), Arc::new(AtomicBool::new(false)));
     let mut run: Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> = Box::pin({
         let (mut output, begun) = (Output::new(format, outbox.clone()), Arc::clone(&begun));
+        let told = outbox.clone();
+        let events: EventSink =
+            Arc::new(move |event| tell(format, &mut told.write(), &Told::Event(event)));
         async move {
             let mut sink = |stream, bytes: &[u8]| output.push(stream, bytes);
-            let result = carry_out(&server, place, asked, &begun, &mut sink).await;
+            let result = carry_out(&server, place, asked, &begun, &mut sink, events).await;
             output.finish();
             result
         }
