@@ -49,7 +49,7 @@ enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
-    /// real-kernel suites conformance, escape, faults, benign, concurrency, cli, leaks; and vm, which boots
+    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, leaks; and vm, which boots
     /// another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,

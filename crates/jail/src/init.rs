@@ -79,8 +79,9 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
         Cloned::Parent { child, .. } => child,
     };
     drop((payload, birthplace)); // none of them is init's
-    let (proc, disk) = build(plan, sources, &placed)?;
+    let (proc, disk, covers) = build(plan, sources, &placed)?;
     drop(placed);
+    send_covers(&notes, covers).at(Step::Proc)?;
     order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
     drop(proc);
     join_network(plan, &orders).at(Step::Loopback)?;
@@ -123,13 +124,22 @@ fn build(
     plan: &Plan,
     sources: Option<root::Sources>,
     placed: &[OwnedFd],
-) -> std::result::Result<(OwnedFd, Option<OwnedFd>), Stopped> {
+) -> std::result::Result<(OwnedFd, Option<OwnedFd>, Vec<OwnedFd>), Stopped> {
     if let (Files::Root(layout), Some(sources)) = (&plan.files, sources) {
         let built = build_root(plan, layout, &sources, placed)?;
-        return Ok((built.proc, Some(built.disk)));
+        return Ok((built.proc, Some(built.disk), built.covers));
     }
     place_all(plan, placed, rustix::fs::CWD, &plan.identity)?;
-    Ok((open_host_proc().at(Step::Proc)?, None))
+    Ok((open_host_proc().at(Step::Proc)?, None, Vec::new()))
+}
+
+/// The keeper watches them, once there is a program.
+fn send_covers(notes: &OwnedFd, covers: Vec<OwnedFd>) -> Result<()> {
+    if covers.is_empty() {
+        return Ok(());
+    }
+    let fds: Vec<BorrowedFd<'_>> = covers.iter().map(AsFd::as_fd).collect();
+    fd::send(notes, &Note::Covers.to_bytes(), &fds)
 }
 
 /// Nobody looks into us from now on, and the sandbox never outlives the keeper.

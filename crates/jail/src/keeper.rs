@@ -23,6 +23,7 @@ use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
     arm,
 };
+use crate::tripwire::Tripwires;
 use crate::watch::Watch;
 use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_plan};
 use crate::{ids, init, readback, scratch, tree};
@@ -125,6 +126,9 @@ struct Keeper {
     gate: Option<OwnedFd>,
     /// Where the program's filter brings what it refuses.
     ear: Option<Ear>,
+    /// What stands over the secrets of /proc, and who watches it once there is a program.
+    covers: Vec<OwnedFd>,
+    tripwires: Option<Tripwires>,
     /// Both outputs of the program lead to the engine, which counts them.
     streams_are_pipes: bool,
     /// What the group had used before it was anybody's.
@@ -177,6 +181,8 @@ impl Keeper {
             commands,
             gate: Some(gate),
             ear: None,
+            covers: Vec::new(),
+            tripwires: None,
             streams_are_pipes,
             parked_cpu_us: 0,
             reaped: false,
@@ -204,7 +210,15 @@ impl Keeper {
         if let Some(gate) = self.gate.take() {
             rustix::io::write(&gate, &invocation).at(Step::ReadBack)?;
         }
+        self.set_tripwires();
         Ok(self.supervise(control, released))
+    }
+
+    /// After the release: what is about to start takes longer than this.
+    fn set_tripwires(&mut self) {
+        if let (Files::Root(root), false) = (&self.plan.files, self.covers.is_empty()) {
+            self.tripwires = Tripwires::set(&root.proc.watched, &self.covers).ok();
+        }
     }
 
     /// Makes the group, if it is not there yet, and opens it to the payload.
@@ -292,6 +306,9 @@ impl Keeper {
         if let Some(ear) = self.ear.take() {
             ear.finish(control);
         }
+        if let Some(wires) = self.tripwires.take() {
+            wires.finish(control);
+        }
         self.alarm = None;
         self.group = None;
         self.end_sandbox();
@@ -312,10 +329,16 @@ impl Keeper {
         }
         let called = fds.len();
         fds.extend(self.ear.as_ref().and_then(Ear::descriptor).map(heard));
+        let touched = fds.len();
+        fds.extend(self.tripwires.as_ref().map(|wires| heard(wires.descriptor())));
         wait(&mut fds, left)?;
         let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
         let call = fds.get(called).map(PollFd::revents).filter(|found| !found.is_empty());
+        let call = call.filter(|_| touched > called);
         drop(fds);
+        if let (Some(wires), Some(true)) = (&mut self.tripwires, fired.get(touched)) {
+            wires.attend(control);
+        }
         if let (Some(ear), Some(found)) = (&mut self.ear, call) {
             ear.attend(found, Some(control));
         }

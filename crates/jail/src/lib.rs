@@ -21,6 +21,7 @@ mod root;
 pub mod scratch;
 mod tree;
 pub mod tried;
+mod tripwire;
 mod watch;
 pub mod wire;
 pub mod zygote;

@@ -57,7 +57,7 @@ pub(crate) struct Ear {
     listen: Listen,
     /// All who could call are gone.
     deaf: bool,
-    /// What was told, with how often it came and the sum of its third argument.
+    /// What was told, with how often it came, and the sum of the third argument of all but the first.
     counts: Vec<(u64, u64)>,
     /// Where a thing that was told is counted.
     known: HashMap<u64, usize>,
@@ -204,7 +204,7 @@ impl Ear {
             return false;
         }
         self.known.insert(known, self.counts.len());
-        self.counts.push((1, args[2]));
+        self.counts.push((1, 0));
         true
     }
 
@@ -360,7 +360,7 @@ fn head_of(path: &str, most: usize) -> Vec<u8> {
     bytes
 }
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000

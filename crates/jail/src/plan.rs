@@ -188,6 +188,8 @@ pub struct Proc {
     pub only_processes: bool,
     /// Covered by something empty, where they exist.
     pub masked: Vec<String>,
+    /// Those of them that are watched: nobody opens them by accident.
+    pub watched: Vec<String>,
     /// Not mounted at all: the request blocked /proc.
     pub absent: bool,
 }

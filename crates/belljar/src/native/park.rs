@@ -76,9 +76,11 @@ impl Parked {
         match keeper.next().await.map_err(Error::backend("hear the keeper"))? {
             Some((Message::Started(started), _)) => Ok((ours, started)),
             Some((Message::Failed(failed), _)) => Err(explain(failed, &planned.plan)),
-            Some((Message::Ended(_) | Message::Tried(_) | Message::Counted(_), _)) | None => {
-                Err(Error::Lost { what: "its keeper died before there was a program" })
-            }
+            Some((
+                Message::Ended(_) | Message::Tried(_) | Message::Touched(_) | Message::Counted(_),
+                _,
+            ))
+            | None => Err(Error::Lost { what: "its keeper died before there was a program" }),
         }
     }
 

@@ -263,6 +263,7 @@ pub(super) async fn follow(
                 match message.map_err(Error::backend("hear the keeper"))? {
                     Some((Message::Started(one), _)) => started = Some(one),
                     Some((Message::Tried(one), _)) => tally.take(&one),
+                    Some((Message::Touched(one), _)) => tally.touch(&one),
                     Some((Message::Counted(some), _)) => tally.count(&some),
                     Some((Message::Ended(report), workspace)) => ended = Some((report, workspace)),
                     Some((Message::Failed(failed), _)) => return Err(explain(failed, plan)),
