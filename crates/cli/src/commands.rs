@@ -3,6 +3,7 @@
 mod batch;
 mod catalogue;
 mod doctor;
+mod policy;
 mod run;
 mod serve;
 mod stats;
@@ -25,6 +26,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Stats(stats) => stats::stats(stats).await,
+        Command::Policy(command) => policy::policy(command).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),
