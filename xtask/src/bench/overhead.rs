@@ -42,7 +42,7 @@ pub(crate) fn work() -> Result<Passed> {
         })?,
         piece(|| {
             let mut bytes = [0; 4096];
-            File::open(FILE)?.read(&mut bytes)?;
+            File::open(FILE)?.read_exact(&mut bytes)?;
             Ok(())
         })?,
         piece(|| {
