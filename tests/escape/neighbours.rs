@@ -120,13 +120,8 @@ each_level!(two_runs_at_once_have_different_host_ids, [basic, standard, strict],
     };
     let runs = [start(), start()];
     let ids = runs.each_ref().map(|(_, token)| host_id_of(process_named(token)));
-    // An ordinary user has ids to give only at strict, from its subordinate range. So has a zygote, which
-    // is an ordinary user of its own where root started it.
-    let copied = warm::server().is_some() && level == Level::Standard;
-    if copied && is_root() {
-        assert_eq!(ids[0], ids[1]);
-        assert!(!ids.contains(&own) && !ids.contains(&0), "{ids:?}");
-    } else if is_root() || level == Level::Strict {
+    // An ordinary user has ids to give only at strict, from its subordinate range.
+    if is_root() || level == Level::Strict {
         assert_ne!(ids[0], ids[1]);
         assert!(!ids.contains(&own) && !ids.contains(&0), "{ids:?}: {:?}", Layer::UidPerRun);
     } else {

@@ -38,6 +38,7 @@ pub(crate) struct Inputs<'a> {
     pub keep_workspace: bool,
     /// Make a sandbox that waits, and what waits in it.
     pub hold: Option<Hold>,
+    pub zygote_uid: Option<u32>,
     pub fault: Option<Fault>,
 }
 
@@ -81,6 +82,7 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
         expect,
         keep_workspace: inputs.keep_workspace,
         hold: inputs.hold,
+        owner_uid: inputs.zygote_uid,
         fault: inputs.fault,
     };
     Ok(Planned { plan, missing })
