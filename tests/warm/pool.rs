@@ -37,7 +37,8 @@ fn ok(sandbox: &Sandbox) -> Start {
 
 #[test]
 fn zygote_that_dies_is_replaced_and_no_run_fails() {
-    let server = Server::with(&["--warm", "python", "--pool-floor", "2"]);
+    // No more than these: else what demand has added must wait to be let go.
+    let server = Server::with(&["--warm", "python", "--pool-floor", "2", "--pool", "2"]);
     for _ in 0..3 {
         let stats = server.wait_until_full(2);
         let zygote = stats.zygotes[0].process_id.expect("there is one");
