@@ -99,6 +99,29 @@ each_level!(nothing_of_a_neighbour_is_seen, [standard, strict], |level| {
     assert_eq!(second.stdout, found, "{second:?}");
 });
 
+/// Watches the directory of programs, says so, and tells when the one that it was told of is run.
+const WATCH: &str = r#"
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+watch = libc.inotify_init1(0)
+if watch < 0 or libc.inotify_add_watch(watch, b'/usr/bin', 0x20) < 0:
+    sys.exit(errno.errorcode[ctypes.get_errno()])
+print('watching', flush=True)
+while sys.argv[1].encode() not in os.read(watch, 1 << 16): pass
+print('saw', sys.argv[1])
+"#;
+
+each_level!(programs_that_others_start_cannot_be_watched, [basic, standard, strict], |level| {
+    // The control: outside, who watches sees what anybody starts.
+    let mut watcher = Program::new("/usr/bin/python3").args(["-c", WATCH, "tsort"]).start();
+    assert_eq!(watcher.read_line(), "watching\n");
+    assert_eq!(Program::new("/usr/bin/tsort").run().code, Some(0));
+    assert_eq!(watcher.wait().out(), "saw tsort\n");
+    // The view of /usr is the host's own, and so would the watch be: nothing but the filter is in its way.
+    let outcome = Sandbox::at(level).args(["tsort"]).run_python(WATCH);
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("", "EPERM\n"), "{outcome:?}");
+});
+
 each_level!(two_runs_at_once_have_different_host_ids, [basic, standard, strict], |level| {
     // The control: two plain programs have one id, their caller's.
     let own = rustix::process::geteuid().as_raw();
