@@ -198,7 +198,7 @@ for act, most in ((queue, 2000), (terminal, 200)):
     except OSError as error: print(done, errno.errorcode[error.errno])
 "#;
 
-/// Both are counted for the user who started us, or for the whole host: who takes all, takes them from others.
+// Both are counted for the user who started us, or for the whole host: who takes all, takes them from others.
 each_level!(signals_and_terminals_are_no_hoard, [basic, standard, strict], |level| {
     let control = Program::new("/usr/bin/python3").args(["-c", HOARD]).run();
     assert_eq!(control.out(), "2000 and more\n200 and more\n", "{control:?}");
