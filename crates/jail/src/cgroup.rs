@@ -83,10 +83,10 @@ impl Group {
 
     /// v2: lets this user put processes in.
     pub(crate) fn let_in(&self, uid: u32) -> Result<()> {
-        let parts = self.parts.iter().filter(|part| part.version == CgroupVersion::V2);
+        let mut parts = self.parts.iter().filter(|part| part.version == CgroupVersion::V2);
         let chown =
             |part: &Part| std::os::unix::fs::chown(part.path.join("cgroup.procs"), Some(uid), None);
-        parts.map(chown).collect::<std::io::Result<()>>().map_err(errno)
+        parts.try_for_each(chown).map_err(errno)
     }
 
     /// v1: the `tasks` files, to which a single thread writes `0` to move itself. The kernel checks the
