@@ -26,6 +26,15 @@ impl Keeper {
         Err(heard.stopped(Step::Clone).into())
     }
 
+    /// Waits until init has made all but the payload.
+    pub(super) fn await_standing(&mut self, control: &OwnedFd) -> std::result::Result<(), Failed> {
+        let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Clone)?;
+        if matches!(heard, Heard::Note(Note::Standing, _)) {
+            return Ok(());
+        }
+        Err(heard.stopped(Step::Clone).into())
+    }
+
     /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
     /// in it so far.
     pub(super) fn wake_interpreter(
@@ -174,9 +183,8 @@ impl Heard {
             Self::Control => Stopped::new(step, Errno::CANCELED),
             // The payload died before it was the program.
             Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
-            Self::Note(Note::Ready(_) | Note::Placed | Note::Covers, _) | Self::Gate => {
-                Stopped::new(step, Errno::PROTO)
-            }
+            Self::Note(Note::Ready(_) | Note::Placed | Note::Covers | Note::Standing, _)
+            | Self::Gate => Stopped::new(step, Errno::PROTO),
         }
     }
 }
