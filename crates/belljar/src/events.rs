@@ -28,7 +28,7 @@ use describe::Call;
 use record::Timeline;
 
 pub(crate) use canary::Canaries;
-pub(crate) use shapes::looks;
+pub(crate) use shapes::{Recorded, listen};
 
 /// As much as the keeper reads of a command line.
 const MAX_COMMAND: usize = 512;
