@@ -213,6 +213,7 @@ impl Batch {
             // Nothing ran.
             Err(
                 Error::Spec(_)
+                | Error::Screened(_)
                 | Error::Setup { .. }
                 | Error::Unavailable { .. }
                 | Error::Busy { .. },
