@@ -177,7 +177,7 @@ impl Batch {
         let task = self.running.spawn(async move {
             let run = async {
                 // A mistake is told without a turn.
-                let run = engine.prepare(request?)?;
+                let run = engine.prepare(request?)?.screen().await?;
                 let _turn = match &place {
                     Some(place) => Some(place.turn().await?),
                     None => None,

@@ -287,7 +287,7 @@ fn wrong(origin: &str, reason: String) -> SpecError {
 }
 
 fn unknown(origin: &str, key: &str, id: &str) -> SpecError {
-    wrong(origin, format!("{key}: there is no rule \"{id}\": belljar screen --rules lists them"))
+    wrong(origin, format!("{key}: there is no rule \"{id}\": belljar screen --list tells them"))
 }
 
 fn check(rule: &RuleText) -> Result<(), String> {
