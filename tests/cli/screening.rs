@@ -269,7 +269,8 @@ fn broken_rules_are_told_by_file_rule_and_place() {
 #[test]
 fn hostile_text_cannot_speak_to_the_terminal() {
     let directory = TempDir::new();
-    let code = "import os\nos.system('\u{1b}]0;owned\u{7}\u{202e}')  # \u{9b}2J\n";
+    // Never called: what the program says for itself is not the matter here.
+    let code = "import os\nif not os: os.system('\u{1b}]0;owned\u{7}\u{202e}')  # \u{9b}2J\n";
     let file = directory.file("tool.py", code);
     for options in
         [&["screen"][..], &["screen", "--json"], &["run"], &["run", "--screen", "refuse"]]

@@ -41,10 +41,13 @@ const TIME: Duration = Duration::from_millis(500);
 /// Code in a text in a text.
 const MAX_LEVELS: usize = 3;
 
-/// Reads code by a set of rules. Cheap to share by reference; makes what it needs when it is first needed.
+/// Reads code by a set of rules. Cheap to make and to share by reference: what it needs is made when it is
+/// first needed, for each language.
 #[derive(Debug)]
 pub struct Screener {
-    book: Rulebook,
+    /// With rules of the user's own, all rules.
+    own: Option<Rulebook>,
+    books: [OnceLock<Result<Rulebook, SpecError>>; 3],
     sets: [OnceLock<Result<Ruleset, SpecError>>; 3],
 }
 
@@ -63,19 +66,23 @@ pub struct RuleFacts {
 impl Screener {
     /// The built-in rules and those of files; a mistake in one is told with the file, the rule and the place.
     pub fn new(files: &[PathBuf]) -> Result<Self, SpecError> {
-        let screener = Self { book: Rulebook::load(files)?, sets: [const { OnceLock::new() }; 3] };
-        if !files.is_empty() {
-            // Not at the first run, when nobody looks.
-            for grammar in Grammar::ALL {
-                screener.set(grammar).map_err(Clone::clone)?;
-            }
+        let own = if files.is_empty() { None } else { Some(Rulebook::load(files)?) };
+        let (books, sets) = ([const { OnceLock::new() }; 3], [const { OnceLock::new() }; 3]);
+        let screener = Self { own, books, sets };
+        if screener.own.is_some() {
+            // Now, and not at the first run, when nobody looks.
+            Grammar::ALL.iter().try_for_each(|one| screener.set(*one).map(|_| ()))?;
         }
         Ok(screener)
     }
 
     /// Every rule, built-in ones first.
-    pub fn rules(&self) -> Vec<RuleFacts> {
-        self.book.all().map(RuleFacts::of).collect()
+    pub fn rules(&self) -> Result<Vec<RuleFacts>, SpecError> {
+        match &self.own {
+            Some(book) => Ok(book.all().map(RuleFacts::of).collect()),
+            None => Rulebook::built_in(&Grammar::ALL)
+                .map(|book| book.all().map(RuleFacts::of).collect()),
+        }
     }
 
     /// Whether code of this language can be read at all.
@@ -85,7 +92,7 @@ impl Screener {
 
     /// The least severity that a run with `refuse` is refused for.
     pub fn refuses_at(&self) -> Severity {
-        self.book.refuse
+        self.own.as_ref().map_or(rules::REFUSED, |book| book.refuse)
     }
 
     /// Reads one text. A language without a grammar has no findings.
@@ -127,7 +134,7 @@ impl Screener {
         while let Some((grammar, text, outer, level)) = waiting.pop() {
             let place = Place { grammar, ..whole };
             let at = |inner: usize| outer.unwrap_or(inner);
-            let read = self.set(grammar).map_err(ToString::to_string);
+            let read = self.set(grammar).map_err(|error| error.to_string());
             let hits = match read.and_then(|set| matching::find(grammar, &text, set, deadline)) {
                 Ok(hits) => hits,
                 Err(why) => {
@@ -157,14 +164,25 @@ impl Screener {
         }
     }
 
-    fn set(&self, grammar: Grammar) -> Result<&Ruleset, &SpecError> {
-        self.sets[grammar as usize].get_or_init(|| self.book.compile(grammar)).as_ref()
+    fn book(&self, grammar: Grammar) -> Result<&Rulebook, SpecError> {
+        let built_in = || Rulebook::built_in(&[grammar]);
+        match &self.own {
+            Some(book) => Ok(book),
+            None => {
+                self.books[grammar as usize].get_or_init(built_in).as_ref().map_err(Clone::clone)
+            }
+        }
+    }
+
+    fn set(&self, grammar: Grammar) -> Result<&Ruleset, SpecError> {
+        let compile = || self.book(grammar)?.compile(grammar);
+        self.sets[grammar as usize].get_or_init(compile).as_ref().map_err(Clone::clone)
     }
 
     /// A finding that no query makes, unless its rule is switched off.
     fn by_id<'a>(&'a self, id: &str, place: Place<'a>, at: usize, name: &str) -> Option<Found<'a>> {
-        let name = name.to_owned();
-        self.book.named(id).map(|rule| Found { rule, place, at, name })
+        let rule = self.book(place.grammar).ok()?.named(id)?;
+        Some(Found { rule, place, at, name: name.to_owned() })
     }
 }
 

@@ -26,13 +26,14 @@ pub(super) enum Grammar {
 impl Grammar {
     pub(super) const ALL: [Self; 3] = [Self::Python, Self::Bash, Self::Javascript];
 
-    /// The built-in rules, by the name of their file.
-    pub(super) const RULES: [(&'static str, &'static str); 4] = [
-        ("common.toml", include_str!("rules/common.toml")),
-        ("python.toml", include_str!("rules/python.toml")),
-        ("bash.toml", include_str!("rules/bash.toml")),
-        ("javascript.toml", include_str!("rules/javascript.toml")),
-    ];
+    /// The built-in rules.
+    pub(super) const fn rules(self) -> &'static str {
+        match self {
+            Self::Python => include_str!("rules/python.toml"),
+            Self::Bash => include_str!("rules/bash.toml"),
+            Self::Javascript => include_str!("rules/javascript.toml"),
+        }
+    }
 
     /// The grammar of a language of ours; none for those that we cannot read.
     pub(super) fn of_language(name: &str) -> Option<Self> {

@@ -88,17 +88,35 @@ pub(super) fn find<'s>(
 /// What a query found in one place.
 struct Match<'q, 't> {
     query: &'q Query,
+    /// The rule whose query it is; none for the shapes.
+    rule: Option<usize>,
     pattern: usize,
     captures: Vec<(&'q str, Node<'t>)>,
 }
 
-/// Shows every match; false if time ran out first.
+/// Shows every match of the shapes and of the rules' own queries; false if time ran out first.
 fn each_match<'t>(
     tree: &'t Tree,
     text: &str,
     set: &Ruleset,
     deadline: Instant,
     mut tell: impl FnMut(&Match<'_, 't>),
+) -> bool {
+    let own = set.queries.iter().filter_map(|one| Some((one.of(text)?, Some(one.rule))));
+    let mut all = std::iter::once((&set.shapes, None)).chain(own);
+    all.all(|(query, rule)| {
+        each_of(tree, text, query, deadline, |pattern, captures| {
+            tell(&Match { query, rule, pattern, captures });
+        })
+    })
+}
+
+fn each_of<'q, 't>(
+    tree: &'t Tree,
+    text: &str,
+    query: &'q Query,
+    deadline: Instant,
+    mut tell: impl FnMut(usize, Vec<(&'q str, Node<'t>)>),
 ) -> bool {
     let mut late = false;
     let mut in_time = |_: &_| {
@@ -109,11 +127,9 @@ fn each_match<'t>(
     cursor.set_match_limit(MAX_UNFINISHED);
     let options = QueryCursorOptions::new().progress_callback(&mut in_time);
     let root = tree.root_node();
-    let mut matches = cursor.matches_with_options(&set.query, root, text.as_bytes(), options);
-    let names = set.query.capture_names();
+    let mut matches = cursor.matches_with_options(query, root, text.as_bytes(), options);
     while let Some(found) = StreamingIterator::next(&mut matches) {
-        let captures = captures(found, names);
-        tell(&Match { query: &set.query, pattern: found.pattern_index, captures });
+        tell(found.pattern_index, captures(found, query.capture_names()));
     }
     drop(matches);
     !late && !cursor.did_exceed_match_limit()
@@ -133,7 +149,7 @@ fn in_language<'t, 's>(
     hits: &mut Hits<'s>,
 ) -> bool {
     let told = each_match(tree, text, set, deadline, |found| {
-        if let Some(rule) = set.patterns[found.pattern] {
+        if let Some(rule) = found.rule {
             let names = |node| names_of(meaning, node);
             return by_query(&set.rules[rule], found, text, &names, hits);
         }
@@ -141,7 +157,7 @@ fn in_language<'t, 's>(
             match *capture {
                 "call" => in_call(meaning, set, *node, hits),
                 "import" => in_modules(set, &meaning.imports(*node), node.start_byte(), hits),
-                "use" => in_use(meaning, set, *node, hits),
+                "values" | "value" | "kept" => in_values(meaning, set, capture, *node, hits),
                 "subscript" => in_subscript(meaning, set, *node, hits),
                 _ => {}
             }
@@ -192,6 +208,41 @@ fn holds<'t>(meaning: &impl Meaning<'t>, rule: &Rule, call: Node<'t>) -> bool {
         pattern.as_ref().zip(said).is_some_and(|(pattern, said)| pattern.is_match(said))
     };
     values.iter().any(|one| fits(&when.matches, one.text()) || fits(&when.names, one.name()))
+}
+
+/// What a node hands on: an argument, an item, a result, a value that is kept in an object.
+fn in_values<'t, 's>(
+    meaning: &impl Meaning<'t>,
+    set: &'s Ruleset,
+    how: &str,
+    node: Node<'t>,
+    hits: &mut Hits<'s>,
+) {
+    match how {
+        "values" => {
+            let mut cursor = node.walk();
+            let values = node.named_children(&mut cursor);
+            values.filter(may_be_named).for_each(|one| in_use(meaning, set, one, hits));
+        }
+        "value" => {
+            let value = node.child_by_field_name("value").filter(may_be_named);
+            value.into_iter().for_each(|one| in_use(meaning, set, one, hits));
+        }
+        // What a name is bound to is known where the name is used; what an object keeps is not.
+        _ => {
+            let into_object = |left: &Node<'t>| left.kind() != "identifier" && may_be_named(left);
+            let kept = node.child_by_field_name("left").filter(into_object);
+            let value = kept.and_then(|_| node.child_by_field_name("right")).filter(may_be_named);
+            value.into_iter().for_each(|one| in_use(meaning, set, one, hits));
+        }
+    }
+}
+
+/// Whether an expression can come to a function by its name.
+fn may_be_named(node: &Node<'_>) -> bool {
+    let kinds = ["identifier", "attribute", "subscript", "call"];
+    let of_javascript = ["member_expression", "subscript_expression"];
+    kinds.contains(&node.kind()) || of_javascript.contains(&node.kind())
 }
 
 fn in_use<'t, 's>(
@@ -270,7 +321,7 @@ fn in_shell<'t, 's>(
     found: &Match<'_, 't>,
     hits: &mut Hits<'s>,
 ) {
-    if let Some(rule) = set.patterns[found.pattern] {
+    if let Some(rule) = found.rule {
         let names = |node: Node<'t>| shell.texts(node, 0).into_iter().flatten().collect();
         return by_query(&set.rules[rule], found, shell.text(), &names, hits);
     }
@@ -279,12 +330,14 @@ fn in_shell<'t, 's>(
         match *capture {
             "command" => {
                 for command in shell.commands(*node) {
-                    in_command(set, &command, at, hits);
+                    in_command(set, &command, *node, hits);
                 }
+                hits.nest(Grammar::Bash, shell.fed_script(*node).as_deref(), at);
             }
             "redirect" => {
-                for text in shell.texts(*node, 0).into_iter().flatten() {
-                    in_redirect(set, &text, at, hits);
+                let Some(target) = node.child_by_field_name("destination") else { continue };
+                for text in shell.texts(target, 0).into_iter().flatten() {
+                    in_redirect(set, &text, target.start_byte(), hits);
                 }
             }
             "fed" => hits.nest(Grammar::Bash, shell.fed_script(*node).as_deref(), at),
@@ -293,7 +346,8 @@ fn in_shell<'t, 's>(
     }
 }
 
-fn in_command<'s>(set: &'s Ruleset, command: &Invocation, at: usize, hits: &mut Hits<'s>) {
+fn in_command<'s>(set: &'s Ruleset, command: &Invocation, node: Node<'_>, hits: &mut Hits<'s>) {
+    let at = node.start_byte();
     for index in set.commands(&command.name) {
         let rule = &set.rules[index];
         let words: Vec<&str> = command.words.iter().filter_map(Option::as_deref).collect();
@@ -304,11 +358,17 @@ fn in_command<'s>(set: &'s Ruleset, command: &Invocation, at: usize, hits: &mut 
         let flagged = rule.text.flags.is_empty()
             || rule.text.flags.iter().any(|flag| words.iter().any(|word| has_flag(word, flag)));
         let fits = rule.words.is_none() || words.iter().find(meant).is_some();
-        if flagged && fits {
+        if flagged && fits && (!rule.text.piped || is_fed(node)) {
             hits.add(rule, &command.name, at);
         }
     }
     hits.nest(Grammar::Bash, shell::script_of(command).as_deref(), at);
+}
+
+/// Whether a command reads what another says.
+fn is_fed(node: Node<'_>) -> bool {
+    let pipeline = node.parent().filter(|above| above.kind() == "pipeline");
+    pipeline.is_some_and(|pipeline| pipeline.named_child(0) != Some(node))
 }
 
 /// `-rf` has `r`, `--recursive` has `recursive`.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use regex::Regex;
 use serde::Deserialize;
@@ -22,7 +23,7 @@ pub(super) const UNREAD: &str = "unread";
 pub(super) const PARTLY_READ: &str = "partly-read";
 
 /// Findings of this severity and above are refused, unless a file of rules says another.
-const REFUSED: Severity = Severity::Medium;
+pub(super) const REFUSED: Severity = Severity::Medium;
 
 /// A file of rules as written.
 #[derive(Debug, Default, Deserialize)]
@@ -75,9 +76,15 @@ pub(super) struct RuleText {
     /// Words and files that are meant by neither.
     #[serde(default)]
     except: Option<String>,
+    /// Only commands that are fed by another.
+    #[serde(default)]
+    pub piped: bool,
     /// A tree-sitter query; what it captures as `@found` (or first) is the finding.
     #[serde(default)]
     query: Option<String>,
+    /// The query is compiled, which takes milliseconds, only for a text in which this is found.
+    #[serde(default)]
+    needs: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -117,6 +124,25 @@ pub(super) struct Rule {
     pub except: Option<Regex>,
 }
 
+/// A rule that is a query of its own.
+#[derive(Debug)]
+pub(super) struct OwnQuery {
+    pub rule: usize,
+    grammar: Grammar,
+    text: String,
+    needs: Option<Regex>,
+    compiled: OnceLock<Option<Query>>,
+}
+
+impl OwnQuery {
+    /// The query, if it is worth being asked of a text.
+    pub(super) fn of(&self, text: &str) -> Option<&Query> {
+        let needed = self.needs.as_ref().is_none_or(|needs| needs.is_match(text));
+        let compile = || compiled(self.grammar, &self.text).ok(); // was checked, or is tested, before
+        needed.then(|| self.compiled.get_or_init(compile).as_ref()).flatten()
+    }
+}
+
 /// The rules of one language, ready to be used.
 #[derive(Debug)]
 pub(super) struct Ruleset {
@@ -126,10 +152,9 @@ pub(super) struct Ruleset {
     commands: HashMap<String, Vec<usize>>,
     command_prefixes: Vec<(String, usize)>,
     pub redirects: Vec<usize>,
-    /// The shapes of the language, then the queries of rules.
-    pub query: Query,
-    /// Which rule each pattern of the query is; none for the shapes.
-    pub patterns: Vec<Option<usize>>,
+    /// The places that rules speak of.
+    pub shapes: Query,
+    pub queries: Vec<OwnQuery>,
 }
 
 /// What all files together say.
@@ -140,16 +165,29 @@ pub(super) struct Rulebook {
 }
 
 impl Rulebook {
-    /// The built-in rules, and those of files, each of which may replace what is there.
-    pub(super) fn load<P: AsRef<Path>>(files: &[P]) -> Result<Self, SpecError> {
+    /// The built-in rules of some languages.
+    pub(super) fn built_in(grammars: &[Grammar]) -> Result<Self, SpecError> {
         let mut book = Self { texts: Vec::new(), refuse: REFUSED };
-        for (name, text) in Grammar::RULES {
-            book.add(text, name)?;
+        book.add(include_str!("rules/common.toml"), "common.toml")?;
+        for grammar in grammars {
+            book.add(grammar.rules(), &format!("{grammar}.toml"))?;
         }
+        Ok(book)
+    }
+
+    /// All built-in rules and those of files, each of which may replace what is there.
+    pub(super) fn load<P: AsRef<Path>>(files: &[P]) -> Result<Self, SpecError> {
+        let mut book = Self::built_in(&Grammar::ALL)?;
         for file in files {
             let file = file.as_ref();
             let origin = file.display().to_string();
             book.add(&read(file, &origin)?, &origin)?;
+        }
+        // Now, and not at the first run, when nobody looks.
+        for (rule, origin) in &book.texts {
+            let (Some(grammar), Some(query)) = (rule.language, &rule.query) else { continue };
+            let checked = compiled(grammar, query);
+            checked.map_err(|why| wrong(origin, format!("rule {}: {why}", rule.id)))?;
         }
         Ok(book)
     }
@@ -204,27 +242,25 @@ impl Rulebook {
             commands: HashMap::new(),
             command_prefixes: Vec::new(),
             redirects: Vec::new(),
-            query: compiled(grammar, grammar.shapes())
+            shapes: compiled(grammar, grammar.shapes())
                 .map_err(|why| wrong("built-in", format!("shapes: {why}")))?,
-            patterns: Vec::new(),
+            queries: Vec::new(),
         };
-        let mut queries = grammar.shapes().to_owned();
-        let mut patterns = vec![None; set.query.pattern_count()];
         for (index, (text, origin)) in mine.iter().enumerate() {
             let at = |why: String| wrong(origin, format!("rule {}: {why}", text.id));
             set.rules.push(rule(text).map_err(at)?);
             set.enter(index, text);
             if let Some(query) = &text.query {
-                let alone = compiled(grammar, query).map_err(at)?;
-                patterns.extend(vec![Some(index); alone.pattern_count()]);
-                queries.push('\n');
-                queries.push_str(query);
+                let needs = text.needs.as_deref().map(Regex::new).transpose();
+                set.queries.push(OwnQuery {
+                    rule: index,
+                    grammar,
+                    text: query.clone(),
+                    needs: needs.map_err(|error| at(format!("needs: {error}")))?,
+                    compiled: OnceLock::new(),
+                });
             }
         }
-        if patterns.len() > set.query.pattern_count() {
-            set.query = compiled(grammar, &queries).map_err(|why| wrong("all rules", why))?;
-        }
-        set.patterns = patterns;
         Ok(set)
     }
 }
@@ -314,8 +350,8 @@ fn check(rule: &RuleText) -> Result<(), String> {
     if !of_shells && !of_others && rule.query.is_none() && !by_id {
         return Err("looks for nothing: give modules, calls, commands, redirects or query".into());
     }
-    if rule.commands.is_empty() && (rule.words.is_some() || !rule.flags.is_empty()) {
-        return Err("words and flags have no meaning without commands".to_owned());
+    if rule.commands.is_empty() && (rule.words.is_some() || !rule.flags.is_empty() || rule.piped) {
+        return Err("words, flags and piped have no meaning without commands".to_owned());
     }
     let of_calls = rule.when.is_some() || (rule.code.is_some() && !shell);
     if rule.calls.is_empty() && of_calls {
@@ -387,9 +423,11 @@ mod tests {
     use super::*;
 
     fn refused(text: &str) -> String {
-        let mut book = Rulebook::load::<&Path>(&[]).unwrap();
-        let added = book.add(text, "own.toml");
-        let error = added.and_then(|()| book.compile(Grammar::Python).map(|_| ())).unwrap_err();
+        let path = std::env::temp_dir().join(format!("belljar-{}-own.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let loaded = Rulebook::load(std::slice::from_ref(&path));
+        std::fs::remove_file(&path).unwrap();
+        let error = loaded.and_then(|book| book.compile(Grammar::Python).map(|_| ())).unwrap_err();
         assert!(error.field.contains("own.toml"), "{error}");
         error.reason
     }
@@ -422,7 +460,9 @@ mod tests {
     fn every_built_in_rule_compiles_and_explains_itself() {
         let book = Rulebook::load::<&Path>(&[]).unwrap();
         for grammar in Grammar::ALL {
-            book.compile(grammar).unwrap();
+            let set = book.compile(grammar).unwrap();
+            let compiles = |one: &OwnQuery| compiled(one.grammar, &one.text).is_ok();
+            assert!(set.queries.iter().all(compiles));
         }
         for (rule, _) in &book.texts {
             assert!(!rule.advice.is_empty(), "{}", rule.id);

@@ -114,24 +114,24 @@ impl Value {
         code.and_then(char::from_u32).map_or(Self::Unknown, |one| Self::Text(one.into()))
     }
 
-    pub(super) fn from_base64(&self) -> Self {
+    pub(super) fn decoded_base64(&self) -> Self {
         let Some(text) = self.text() else { return Self::Unknown };
         let text = text.trim_end_matches('=');
         let bytes = STANDARD_NO_PAD.decode(text).or_else(|_| STANDARD.decode(text));
-        bytes.map_or(Self::Unknown, Self::from_bytes)
+        bytes.map_or(Self::Unknown, Self::of_bytes)
     }
 
-    pub(super) fn from_hex(&self) -> Self {
+    pub(super) fn decoded_hex(&self) -> Self {
         let Some(text) = self.text() else { return Self::Unknown };
         let digits: Vec<u8> = text.bytes().filter(|one| !one.is_ascii_whitespace()).collect();
         let pairs = digits.chunks(2).map(|pair| {
             let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
             u8::from_str_radix(pair, 16).ok()
         });
-        pairs.collect::<Option<Vec<u8>>>().map_or(Self::Unknown, Self::from_bytes)
+        pairs.collect::<Option<Vec<u8>>>().map_or(Self::Unknown, Self::of_bytes)
     }
 
-    fn from_bytes(bytes: Vec<u8>) -> Self {
+    fn of_bytes(bytes: Vec<u8>) -> Self {
         String::from_utf8(bytes).map_or(Self::Unknown, Self::bounded)
     }
 
@@ -253,8 +253,8 @@ mod tests {
     fn texts_come_apart_and_together() {
         assert_eq!(text("metsys").reversed(), text("system"));
         assert_eq!(Value::list(vec![text("o"), text("s")]).joined(""), text("os"));
-        assert_eq!(text("b3M=").from_base64(), text("os"));
-        assert_eq!(text("6f 73").from_hex(), text("os"));
+        assert_eq!(text("b3M=").decoded_base64(), text("os"));
+        assert_eq!(text("6f 73").decoded_hex(), text("os"));
         assert_eq!(text("flfgrz").rotated_13(), text("system"));
         assert_eq!(Value::Number(111).character(), text("o"));
         assert_eq!(text("abc").item(-1), text("c"));

@@ -26,7 +26,7 @@ pub(crate) async fn screen(args: Screen) -> u8 {
 
 async fn carry_out(args: Screen) -> Result<u8, Error> {
     let Some(program) = args.program.as_deref() else {
-        return Ok(list(&Screener::new(&args.rules)?.rules(), args.json));
+        return Ok(list(&Screener::new(&args.rules)?.rules()?, args.json));
     };
     let engine = Engine::open(Config { screen_rules: args.rules, ..Config::default() })?;
     let from_stdin = program == Path::new("-");

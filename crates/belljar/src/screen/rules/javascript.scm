@@ -1,14 +1,15 @@
-; Where JavaScript does something that a rule may speak of.
+; Where JavaScript does something that a rule may speak of. Patterns of one node: they cost nothing to compile.
 ; What is called or made, with what:
-[(call_expression) (new_expression)] @call
+(call_expression) @call
+(new_expression) @call
 
 ; What is brought in:
 (import_statement) @import
-(export_statement source: (_)) @import
+(export_statement) @import
 
-; What is handed on instead of being called:
-(arguments [(identifier) (member_expression) (subscript_expression)] @use)
-(pair value: [(identifier) (member_expression)] @use)
-(array [(identifier) (member_expression)] @use)
-(return_statement [(identifier) (member_expression)] @use)
-(assignment_expression left: [(member_expression) (subscript_expression)] right: [(identifier) (member_expression)] @use)
+; Where something may be handed on instead of being called:
+(arguments) @values
+(pair) @value
+(array) @values
+(return_statement) @values
+(assignment_expression) @kept

@@ -1,19 +1,19 @@
-; Where Python code does something that a rule may speak of.
+; Where Python code does something that a rule may speak of. Patterns of one node: they cost nothing to compile.
 ; What is called, with what:
 (call) @call
 
-; What is brought in:
+; What is brought in, by a statement or from sys.modules:
 (import_statement) @import
 (import_from_statement) @import
-
-; What is handed on instead of being called: an argument, a default, an item, a result, something kept in an object.
-(argument_list [(identifier) (attribute) (subscript) (call)] @use)
-(keyword_argument value: [(identifier) (attribute) (subscript) (call)] @use)
-(default_parameter value: [(identifier) (attribute)] @use)
-(return_statement [(identifier) (attribute) (subscript) (call)] @use)
-(assignment left: [(attribute) (subscript)] right: [(identifier) (attribute) (subscript) (call)] @use)
-(pair value: [(identifier) (attribute)] @use)
-([(list) (tuple)] . [(identifier) (attribute)] @use)
-
-; sys.modules["name"] brings in what was loaded before.
 (subscript) @subscript
+
+; Where something may be handed on instead of being called: as an argument, a default, an item, a result, or kept in an
+; object.
+(argument_list) @values
+(keyword_argument) @value
+(default_parameter) @value
+(pair) @value
+(return_statement) @values
+(list) @values
+(tuple) @values
+(assignment) @kept
