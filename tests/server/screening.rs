@@ -59,7 +59,7 @@ fn owner_of_the_server_may_insist() {
 fn run_through_a_server_tells_the_same() {
     let server = Server::start();
     let run = |options: &[&str]| {
-        let program = Program::belljar().arg("run").arg("--server").arg(&server.socket);
+        let program = Program::belljar().arg("run").arg("--server").arg(server.socket());
         program.args(options).args(["-c", DANGEROUS]).run()
     };
     let advised = run(&[]);

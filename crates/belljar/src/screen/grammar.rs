@@ -1,6 +1,7 @@
 //! The languages that can be read, and reading a text within bounds.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -53,8 +54,19 @@ impl Grammar {
         }
     }
 
-    /// The places that rules speak of, as a query.
-    pub(super) const fn shapes(self) -> &'static str {
+    /// Which kinds of node rules speak of, and as what.
+    pub(super) fn places(self) -> HashMap<u16, &'static str> {
+        let language = self.language();
+        let patterns = self.shapes().lines().filter_map(|line| {
+            let (kind, capture) = line.strip_prefix('(')?.split_once(") @")?;
+            Some((language.id_for_node_kind(kind, true), capture))
+        });
+        patterns.collect()
+    }
+
+    /// The same as a query. Its patterns are single nodes, so that a walk over the tree answers it: to compile
+    /// any query tree-sitter goes through all of a grammar, which takes longer than most runs.
+    const fn shapes(self) -> &'static str {
         match self {
             Self::Python => include_str!("rules/python.scm"),
             Self::Bash => include_str!("rules/bash.scm"),
@@ -141,6 +153,23 @@ pub(super) fn walk<'t>(
                 return Ok(());
             }
             depth -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tree_sitter::Query;
+
+    use super::*;
+
+    #[test]
+    fn shapes_are_queries_of_single_nodes_and_all_are_looked_for() {
+        for grammar in Grammar::ALL {
+            let query = Query::new(&grammar.language(), grammar.shapes()).unwrap();
+            assert_eq!(query.pattern_count(), grammar.places().len(), "{grammar}");
+            let captures = query.capture_names();
+            assert!(grammar.places().values().all(|one| captures.contains(one)), "{grammar}");
         }
     }
 }

@@ -23,6 +23,8 @@ use super::value::Value;
 const MAX_UNFINISHED: u32 = 1024;
 /// Findings of one text that are kept before they are sorted and cut.
 pub(super) const MAX_HITS: usize = 10_000;
+/// Places between two looks at the clock.
+const LOOKS_AT_CLOCK: usize = 256;
 /// Pieces of code in texts, of one text.
 const MAX_NESTED: usize = 32;
 
@@ -66,8 +68,11 @@ pub(super) fn find<'s>(
     let seen_all = match grammar {
         Grammar::Bash => {
             let shell = Shell::read(text, &tree)?;
-            let told = each_match(&tree, text, set, deadline, |found| {
-                in_shell(&shell, set, found, &mut hits);
+            let told = each_place(&tree, set, deadline, |capture, node| {
+                in_shell(&shell, set, capture, node, &mut hits);
+            }) && each_match(&tree, text, set, deadline, |rule, found| {
+                let names = |node: Node<'_>| shell.words(node);
+                by_query(rule, found, text, &names, &mut hits);
             });
             hits.gave_up = shell.gave_up();
             told
@@ -85,28 +90,44 @@ pub(super) fn find<'s>(
     Ok(hits)
 }
 
-/// What a query found in one place.
+/// What a rule's own query found in one place.
 struct Match<'q, 't> {
     query: &'q Query,
-    /// The rule whose query it is; none for the shapes.
-    rule: Option<usize>,
     pattern: usize,
     captures: Vec<(&'q str, Node<'t>)>,
 }
 
-/// Shows every match of the shapes and of the rules' own queries; false if time ran out first.
-fn each_match<'t>(
+/// Shows every node that rules may speak of, and as what it may matter; false if time ran out first.
+fn each_place<'t>(
     tree: &'t Tree,
-    text: &str,
     set: &Ruleset,
     deadline: Instant,
-    mut tell: impl FnMut(&Match<'_, 't>),
+    mut tell: impl FnMut(&'static str, Node<'t>),
 ) -> bool {
-    let own = set.queries.iter().filter_map(|one| Some((one.of(text)?, Some(one.rule))));
-    let mut all = std::iter::once((&set.shapes, None)).chain(own);
-    all.all(|(query, rule)| {
+    let mut late = false;
+    let mut places = 0_usize;
+    let walked = grammar::walk(tree, |node, _| {
+        if let Some(capture) = set.places.get(&node.kind_id()).filter(|_| !late) {
+            tell(capture, node);
+            places += 1;
+            late = places.is_multiple_of(LOOKS_AT_CLOCK) && Instant::now() >= deadline;
+        }
+    });
+    walked.is_ok() && !late
+}
+
+/// Shows every match of the rules' own queries; false if time ran out first.
+fn each_match<'t, 's>(
+    tree: &'t Tree,
+    text: &str,
+    set: &'s Ruleset,
+    deadline: Instant,
+    mut tell: impl FnMut(&'s Rule, &Match<'_, 't>),
+) -> bool {
+    let mut own = set.queries.iter().filter_map(|one| Some((one.of(text)?, &set.rules[one.rule])));
+    own.all(|(query, rule)| {
         each_of(tree, text, query, deadline, |pattern, captures| {
-            tell(&Match { query, rule, pattern, captures });
+            tell(rule, &Match { query, pattern, captures });
         })
     })
 }
@@ -148,20 +169,14 @@ fn in_language<'t, 's>(
     deadline: Instant,
     hits: &mut Hits<'s>,
 ) -> bool {
-    let told = each_match(tree, text, set, deadline, |found| {
-        if let Some(rule) = found.rule {
-            let names = |node| names_of(meaning, node);
-            return by_query(&set.rules[rule], found, text, &names, hits);
-        }
-        for (capture, node) in &found.captures {
-            match *capture {
-                "call" => in_call(meaning, set, *node, hits),
-                "import" => in_modules(set, &meaning.imports(*node), node.start_byte(), hits),
-                "values" | "value" | "kept" => in_values(meaning, set, capture, *node, hits),
-                "subscript" => in_subscript(meaning, set, *node, hits),
-                _ => {}
-            }
-        }
+    let told = each_place(tree, set, deadline, |capture, node| match capture {
+        "call" => in_call(meaning, set, node, hits),
+        "import" => in_modules(set, &meaning.imports(node), node.start_byte(), hits),
+        "values" | "value" | "kept" => in_values(meaning, set, capture, node, hits),
+        "subscript" => in_subscript(meaning, set, node, hits),
+        _ => {}
+    }) && each_match(tree, text, set, deadline, |rule, found| {
+        by_query(rule, found, text, &|node| names_of(meaning, node), hits);
     });
     hits.gave_up |= meaning.gave_up();
     told
@@ -318,31 +333,26 @@ fn by_query<'t, 's>(
 fn in_shell<'t, 's>(
     shell: &Shell<'t>,
     set: &'s Ruleset,
-    found: &Match<'_, 't>,
+    capture: &str,
+    node: Node<'t>,
     hits: &mut Hits<'s>,
 ) {
-    if let Some(rule) = found.rule {
-        let names = |node: Node<'t>| shell.texts(node, 0).into_iter().flatten().collect();
-        return by_query(&set.rules[rule], found, shell.text(), &names, hits);
-    }
-    for (capture, node) in &found.captures {
-        let at = node.start_byte();
-        match *capture {
-            "command" => {
-                for command in shell.commands(*node) {
-                    in_command(set, &command, *node, hits);
-                }
-                hits.nest(Grammar::Bash, shell.fed_script(*node).as_deref(), at);
+    let at = node.start_byte();
+    match capture {
+        "command" => {
+            for command in shell.commands(node) {
+                in_command(set, &command, node, hits);
             }
-            "redirect" => {
-                let Some(target) = node.child_by_field_name("destination") else { continue };
-                for text in shell.texts(target, 0).into_iter().flatten() {
-                    in_redirect(set, &text, target.start_byte(), hits);
-                }
-            }
-            "fed" => hits.nest(Grammar::Bash, shell.fed_script(*node).as_deref(), at),
-            _ => {}
+            hits.nest(Grammar::Bash, shell.fed_script(node).as_deref(), at);
         }
+        "redirect" => {
+            let Some(target) = node.child_by_field_name("destination") else { return };
+            for text in shell.words(target) {
+                in_redirect(set, &text, target.start_byte(), hits);
+            }
+        }
+        "fed" => hits.nest(Grammar::Bash, shell.fed_script(node).as_deref(), at),
+        _ => {}
     }
 }
 

@@ -153,7 +153,7 @@ pub(super) struct Ruleset {
     command_prefixes: Vec<(String, usize)>,
     pub redirects: Vec<usize>,
     /// The places that rules speak of.
-    pub shapes: Query,
+    pub places: HashMap<u16, &'static str>,
     pub queries: Vec<OwnQuery>,
 }
 
@@ -242,8 +242,7 @@ impl Rulebook {
             commands: HashMap::new(),
             command_prefixes: Vec::new(),
             redirects: Vec::new(),
-            shapes: compiled(grammar, grammar.shapes())
-                .map_err(|why| wrong("built-in", format!("shapes: {why}")))?,
+            places: grammar.places(),
             queries: Vec::new(),
         };
         for (index, (text, origin)) in mine.iter().enumerate() {

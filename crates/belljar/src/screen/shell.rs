@@ -73,12 +73,13 @@ impl<'t> Shell<'t> {
         Ok(shell)
     }
 
-    pub(super) fn of(&self, node: Node<'_>) -> &'t str {
+    fn of(&self, node: Node<'_>) -> &'t str {
         self.text.get(node.byte_range()).unwrap_or_default()
     }
 
-    pub(super) fn text(&self) -> &'t str {
-        self.text
+    /// The words that a node may be, as far as they are known.
+    pub(super) fn words(&self, node: Node<'t>) -> Vec<String> {
+        self.texts(node, 0).into_iter().flatten().collect()
     }
 
     pub(super) fn gave_up(&self) -> bool {
@@ -175,7 +176,7 @@ impl<'t> Shell<'t> {
     }
 
     /// The single word that a node is, for each way in which that is known.
-    pub(super) fn texts(&self, node: Node<'t>, depth: usize) -> Vec<Option<String>> {
+    fn texts(&self, node: Node<'t>, depth: usize) -> Vec<Option<String>> {
         if depth > MAX_STEPS || !self.fuel.pay() {
             return vec![None];
         }

@@ -1,4 +1,4 @@
-; Where a shell does something that a rule may speak of. Patterns of one node: they cost nothing to compile.
+; Where a shell does something that a rule may speak of. Each pattern is one node on one line.
 (command) @command
 (file_redirect) @redirect
 

@@ -1,4 +1,4 @@
-; Where JavaScript does something that a rule may speak of. Patterns of one node: they cost nothing to compile.
+; Where JavaScript does something that a rule may speak of. Each pattern is one node on one line.
 ; What is called or made, with what:
 (call_expression) @call
 (new_expression) @call

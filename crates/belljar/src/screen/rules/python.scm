@@ -1,4 +1,4 @@
-; Where Python code does something that a rule may speak of. Patterns of one node: they cost nothing to compile.
+; Where Python code does something that a rule may speak of. Each pattern is one node on one line.
 ; What is called, with what:
 (call) @call
 
