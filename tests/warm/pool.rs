@@ -198,23 +198,23 @@ fn what_cannot_be_warm_is_refused_by_name_and_runs_cold_by_itself() {
 
 each_level!(arguments_too_long_for_a_delivery_go_cold_by_themselves, [standard, strict], |level| {
     let server = Server::with(&["--warm", "python"]);
-    let code = "import os, sys; print(len(sys.argv[1]), len(os.environ.get('LONG', '')))";
-    // As JSON a byte can take six, and a delivery has 160 KiB.
-    let (fits, too_long) = ("a".repeat(26_000), "a".repeat(27_000));
+    let code = "import os, sys; print(len(''.join(sys.argv[1:])), len(os.environ.get('LONG', '')))";
+    // A delivery has 160 KiB, and one argument of Linux 128.
+    let (fits, too_long) = ("a".repeat(79_000), "a".repeat(81_000));
     let run = |sandbox: Sandbox| {
         let outcome = sandbox.run_python(code);
         assert!(outcome.ok(), "{outcome:?}");
         (outcome.start, outcome.stdout)
     };
-    let warm = run(server.warm(level).args([fits.as_str()]));
-    assert_eq!(warm, (Start::Warm, "26000 0\n".to_owned()));
-    let cold = run(server.any(level).args([too_long.as_str()]));
-    assert_eq!(cold, (Start::Cold, "27000 0\n".to_owned()));
+    let warm = run(server.warm(level).args([fits.as_str(), &fits]));
+    assert_eq!(warm, (Start::Warm, "158000 0\n".to_owned()));
+    let cold = run(server.any(level).args([too_long.as_str(), &too_long]));
+    assert_eq!(cold, (Start::Cold, "162000 0\n".to_owned()));
     let variable = format!("LONG={too_long}");
-    let cold = run(server.any(level).with(["--env", &variable]).args(["a"]));
-    assert_eq!(cold, (Start::Cold, "1 27000\n".to_owned()));
+    let cold = run(server.any(level).with(["--env", &variable]).args([&too_long]));
+    assert_eq!(cold, (Start::Cold, "81000 81000\n".to_owned()));
     // Who insists is told why.
-    let refused = server.warm(level).args([too_long.as_str()]).plain("python", code);
+    let refused = server.warm(level).args([too_long.as_str(), &too_long]).plain("python", code);
     assert_eq!((refused.code, refused.out()), (Some(2), String::new()), "{refused:?}");
     assert!(refused.err().contains("its arguments are too long"), "{refused:?}");
 });
@@ -406,7 +406,7 @@ def run():
     message = os.read(3, 1 << 18)
     os.close(3)
     if not message: os._exit(0)
-    exec(open(json.loads(message)["argv"][1]).read())
+    exec(open(message.split(b"\0")[2]).read())
     sys.stdout.flush()
     os._exit(0)
 if sys.argv[1] == "fork":

@@ -342,7 +342,10 @@ impl Run<'_> {
     }
 
     pub(crate) fn can_fork(&self) -> bool {
-        self.engine.pool.as_ref().zip(self.language).is_some_and(|(pool, one)| pool.can_fork(one))
+        // Into a scope that systemd made around its keeper a zygote's copy would not be let.
+        let in_scopes = matches!(self.engine.host.cgroups, Cgroups::Scope { .. });
+        let pool = self.engine.pool.as_ref().filter(|_| !in_scopes);
+        pool.zip(self.language).is_some_and(|(pool, one)| pool.can_fork(one))
     }
 
     /// Copies what the program leaves in /workspace to this directory, which must be new or empty.

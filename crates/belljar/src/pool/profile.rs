@@ -64,8 +64,9 @@ impl Wanted {
         }
         let arguments: usize = spec.args.iter().map(String::len).sum();
         let variables: usize = spec.env.iter().map(|(name, value)| name.len() + value.len()).sum();
-        // As JSON a byte can take six.
-        if 6 * (arguments + variables) > MAX_DELIVERY_BYTES - 4096 {
+        let ends = spec.args.len() + 2 * spec.env.len();
+        // Beside them there are the language's own.
+        if arguments + variables + ends > MAX_DELIVERY_BYTES - 4096 {
             return Err("its arguments are too long");
         }
         let hold = match (warm.how, spec.level) {
