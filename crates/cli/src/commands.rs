@@ -4,6 +4,7 @@ mod batch;
 mod catalogue;
 mod doctor;
 mod run;
+mod screen;
 mod serve;
 mod stats;
 
@@ -24,6 +25,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Run(run) => run::run(*run, ahead).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
+        Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
