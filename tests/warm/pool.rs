@@ -54,6 +54,27 @@ fn zygote_that_dies_is_replaced_and_no_run_fails() {
     }
 }
 
+#[test]
+fn nursery_that_dies_is_replaced_and_no_run_fails() {
+    let server = Server::with(&["--warm", "python", "--pool-floor", "1", "--pool", "1"]);
+    let nurseries = || {
+        let children = server.children().into_iter();
+        children.filter(|pid| name_of(*pid) == "belljar-nursery").collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        server.wait_until_full(1);
+        let [nursery] = nurseries()[..] else {
+            panic!("not one nursery: {:?}", nurseries());
+        };
+        kill(nursery);
+        gone(nursery);
+        for level in [Level::Standard, Level::Strict] {
+            assert_eq!(ok(&server.warm(level)), Start::Warm);
+        }
+        wait_until("another nursery", || nurseries().iter().any(|one| *one != nursery));
+    }
+}
+
 each_level!(sandbox_that_dies_while_it_waits_fails_no_run, [standard, strict], |level| {
     let server = Server::with(&["--warm", "python", "--pool-floor", "2", "--pool", "4"]);
     assert_eq!(ok(&server.warm(level)), Start::Warm);
