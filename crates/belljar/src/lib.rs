@@ -38,6 +38,7 @@ mod output_files;
 mod policy;
 mod pool;
 mod queue;
+pub mod screen;
 pub mod seccomp;
 
 pub use batch::Budget;
@@ -56,6 +57,7 @@ pub use model::outcome::{
 pub use model::receipt::{Missing, Receipt, Versions};
 pub use model::recording::{Act, Entry, Recording};
 pub use model::request::{Data, RunRequest, StartRequest, Workspace};
+pub use model::screening::{Finding, ScreenMode, Screening, SyntaxFault};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;

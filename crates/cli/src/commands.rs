@@ -5,6 +5,7 @@ mod catalogue;
 mod doctor;
 mod policy;
 mod run;
+mod screen;
 mod serve;
 mod stats;
 
@@ -25,6 +26,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Run(run) => run::run(*run, ahead).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
+        Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Policy(command) => policy::policy(command).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,

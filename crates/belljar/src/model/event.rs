@@ -4,6 +4,7 @@
 //! would allow it. Its words are in [`super::wording`], in one place.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +90,7 @@ impl EventKind {
     }
 }
 
-/// How grave one event is by itself.
+/// How grave one event is by itself, or a finding in code if it means what it looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -115,6 +116,12 @@ impl Severity {
             Self::High => "high",
             Self::Critical => "critical",
         }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
     }
 }
 
