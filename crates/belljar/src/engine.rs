@@ -9,6 +9,7 @@ use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Fault, Hold};
 
 use crate::attack;
+use crate::audit::{Asked, AuditConfig, Caller, Recorder, Recording};
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::event::{Risk, Weighed};
@@ -52,6 +53,8 @@ pub struct Config {
     /// Keep sandboxes ready ahead of the runs that will want them: for a process that lives long.
     /// [`Engine::tend_pool`] must then be running.
     pub pool: Option<PoolConfig>,
+    /// Record every run, and run nothing that cannot be recorded.
+    pub audit: Option<AuditConfig>,
     /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
     pub fault: Option<Fault>,
 }
@@ -66,7 +69,7 @@ impl Default for Config {
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
         let launcher = PathBuf::from("/proc/self/exe");
-        Self { launcher, language_directories, pool: None, fault: None }
+        Self { launcher, language_directories, pool: None, audit: None, fault: None }
     }
 }
 
@@ -79,6 +82,7 @@ pub struct Engine {
     alive: Alive,
     spare: Arc<Mutex<Option<Spare>>>,
     pool: Option<Arc<Pool>>,
+    audit: Option<Recorder>,
     swept: Arc<Once>,
 }
 
@@ -91,11 +95,23 @@ impl Engine {
             let why = std::io::Error::other("main does not begin with belljar::enter_role()");
             return Err(Error::Backend { operation: "open an engine", source: why });
         }
+        // First: it opens the trail beside what follows.
+        let audit = config.audit.clone().map(Recorder::start).transpose();
+        let audit = audit.map_err(Error::backend("start the thread that records"))?;
         let languages = Languages::load(&config.language_directories)?;
         let host = Host::look();
         let (alive, spare) = (Alive::default(), Arc::default());
         let pool = config.pool.clone().map(|config| Arc::new(Pool::new(config)));
-        Ok(Self { config, host, languages, alive, spare, pool, swept: Arc::new(Once::new()) })
+        Ok(Self {
+            config,
+            host,
+            languages,
+            alive,
+            spare,
+            pool,
+            audit,
+            swept: Arc::new(Once::new()),
+        })
     }
 
     /// Gives the first run a keeper that was started ahead.
@@ -203,7 +219,18 @@ impl Engine {
     /// Waits until every run, those that were dropped too, has ended wholly; for so long at most. Says
     /// whether nothing of them is left. A dropped run takes milliseconds.
     pub async fn settle(&self, limit: Duration) -> bool {
-        self.alive.settle(limit).await
+        let gone = self.alive.settle(limit).await;
+        // What was dropped has been recorded as that by then; if it cannot be, its start says enough.
+        tokio::time::timeout(limit, self.recorded()).await.ok();
+        gone
+    }
+
+    /// Waits until all that was to be recorded is kept. Without an audit trail that is now.
+    pub async fn recorded(&self) -> Result<(), Error> {
+        match &self.audit {
+            Some(audit) => audit.flush().await,
+            None => Ok(()),
+        }
     }
 
     pub fn host(&self) -> &Host {
@@ -230,6 +257,7 @@ impl Engine {
         let (language, start) = (self.language_of(&request)?, request.start);
         let facts =
             language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
+        let asked = self.audit.as_ref().map(|_| Asked::new(&request));
         let spec = Spec::resolve(request, facts.as_ref())?;
         if spec.level == Level::Maximum {
             return Err(Error::Unavailable {
@@ -242,7 +270,8 @@ impl Engine {
             Program::Code { .. } => language.map(Language::find).transpose()?,
             Program::Command { .. } => None,
         };
-        Ok(Run { engine: self, spec, language, interpreter, out: None, start })
+        let caller = Caller::own();
+        Ok(Run { engine: self, spec, language, interpreter, out: None, start, asked, caller })
     }
 
     /// The place of a run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
@@ -282,9 +311,19 @@ pub struct Run<'a> {
     interpreter: Option<Interpreter>,
     out: Option<PathBuf>,
     start: StartRequest,
+    /// What is recorded of the request, when something is.
+    asked: Option<Asked>,
+    caller: Caller,
 }
 
 impl Run<'_> {
+    /// Records it as asked for by somebody else than the user of this process.
+    #[must_use]
+    pub fn by(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
+    }
+
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -327,14 +366,36 @@ impl Run<'_> {
         self,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
-        if let Some(warm) = self.try_warm(sink).await? {
+        let id = new_id()?;
+        let mut recording = match (&self.engine.audit, &self.asked) {
+            (Some(audit), Some(asked)) => {
+                Some(audit.begin(&id, &self.spec, asked, &self.caller)?)
+            }
+            _ => None,
+        };
+        let (result, copied) = match self.carry_out(&id, &mut recording, sink).await {
+            Ok((outcome, copied)) => (Ok(outcome), copied),
+            Err(error) => (Err(error), None),
+        };
+        if let Some(recording) = recording {
+            recording.end(&result).await?;
+        }
+        result.map(|outcome| (outcome, copied))
+    }
+
+    async fn carry_out(
+        &self,
+        id: &str,
+        recording: &mut Option<Recording>,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<(Outcome, Option<CopiedOut>), Error> {
+        if let Some(warm) = self.try_warm(id, recording, sink).await? {
             return Ok((warm, None));
         }
-        let id = new_id()?;
         let keeper = self.engine.keeper().map_err(Error::backend("start a keeper"))?;
-        let cgroups = self.engine.cgroups(&self.spec, &id, keeper.id()).await;
+        let cgroups = self.engine.cgroups(&self.spec, id, keeper.id()).await;
         let prepared = Prepared {
-            id: &id,
+            id,
             spec: &self.spec,
             host: &self.engine.host,
             cgroups: &cgroups,
@@ -353,6 +414,10 @@ impl Run<'_> {
                 return Err(error);
             }
         };
+        if let Err(error) = begun(recording).await {
+            keeper.reap();
+            return Err(error);
+        }
         let beside = || self.engine.sweep_once();
         let mut finished =
             native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink).await?;
@@ -371,6 +436,8 @@ impl Run<'_> {
     /// Runs in a sandbox that was made ahead, if that is possible and wanted.
     async fn try_warm(
         &self,
+        id: &str,
+        recording: &mut Option<Recording>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<Option<Outcome>, Error> {
         let Some(pool) = self.engine.pool.as_ref().filter(|_| self.start != StartRequest::Cold)
@@ -407,7 +474,7 @@ impl Run<'_> {
                 }
                 None => return Ok(None),
             };
-            let id = new_id()?; // sorts by when the run began, not by when its sandbox was made
+            begun(recording).await?;
             let _running = pool.running();
             match parked.run(&self.spec, &delivery, &placed, sink).await {
                 (Ok(finished), planned) => {
@@ -440,7 +507,7 @@ impl Run<'_> {
 
     fn outcome(
         &self,
-        id: String,
+        id: &str,
         finished: Finished,
         planned: Planned,
         start: Start,
@@ -474,7 +541,7 @@ impl Run<'_> {
         let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
         let Weighed { risk, reasons: risk_reasons } = Risk::of(&judged.events);
         Ok(Outcome {
-            execution_id: id,
+            execution_id: id.to_owned(),
             verdict: judged.verdict,
             exit_code,
             signal,
@@ -500,6 +567,14 @@ impl Run<'_> {
             start,
             receipt,
         })
+    }
+}
+
+/// Nothing of a program runs before the start of its run is recorded.
+async fn begun(recording: &mut Option<Recording>) -> Result<(), Error> {
+    match recording {
+        Some(recording) => recording.begun().await,
+        None => Ok(()),
     }
 }
 

@@ -26,6 +26,7 @@
 //! ```
 
 pub mod attack;
+pub mod audit;
 mod batch;
 mod capture;
 pub mod doctor;
@@ -37,6 +38,7 @@ mod output_files;
 mod pool;
 mod queue;
 pub mod seccomp;
+pub mod store;
 
 pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};

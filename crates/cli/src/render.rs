@@ -47,6 +47,7 @@ pub(crate) fn error_code(error: &Error) -> u8 {
         | Error::Backend { .. }
         | Error::Budget { .. }
         | Error::Busy { .. }
+        | Error::Audit { .. }
         | Error::Lost { .. } => OURS,
     }
 }
@@ -78,6 +79,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Lost { .. }
         | Error::Budget { .. }
         | Error::Busy { .. }
+        | Error::Audit { .. }
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })

@@ -66,6 +66,7 @@ impl From<&Error> for Problem {
             Error::Setup { .. }
             | Error::NotVerified { .. }
             | Error::Backend { .. }
+            | Error::Audit { .. }
             | Error::Lost { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut problem = Self::new(status, error.kind(), error.to_string());
@@ -81,6 +82,7 @@ impl From<&Error> for Problem {
             | Error::Backend { .. }
             | Error::Lost { .. }
             | Error::Busy { .. }
+            | Error::Audit { .. }
             | Error::Budget { .. } => {}
         }
         problem

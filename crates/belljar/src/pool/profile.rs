@@ -63,7 +63,7 @@ impl Wanted {
             return Err("a file of it lies outside of /workspace");
         }
         let arguments: usize = spec.args.iter().map(String::len).sum();
-        let variables: usize = spec.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let variables: usize = spec.variables().map(|(name, value)| name.len() + value.len()).sum();
         // As JSON a byte can take six.
         if 6 * (arguments + variables) > MAX_DELIVERY_BYTES - 4096 {
             return Err("its arguments are too long");
@@ -75,7 +75,7 @@ impl Wanted {
             (How::Fork | How::Start, _) => return Err("its language has no warm start here"),
         };
         let at_start = |name: &String| READ_AT_START.iter().any(|one| name.starts_with(one));
-        if hold != Hold::Exec && spec.env.keys().any(at_start) {
+        if hold != Hold::Exec && spec.variables().any(|(name, _)| at_start(name)) {
             return Err("a variable of it is read when the interpreter starts");
         }
         let keeps_path =
@@ -101,6 +101,7 @@ fn stripped(spec: &Spec, language: &str, path: PathBuf) -> Spec {
         program: Program::Code { language: language.to_owned(), path },
         args: Vec::new(),
         env: BTreeMap::new(),
+        secret_env: BTreeMap::new(),
         stdin: None,
         placed: Vec::new(),
         workspace: None,
