@@ -16,7 +16,7 @@ mod stats;
 mod writer;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -33,7 +33,8 @@ pub use redact::REDACTED;
 pub use stats::{Count, Stats, statistics};
 pub(crate) use writer::{Recorder, Recording};
 
-use crate::store::Pruned;
+use crate::model::error::SpecError;
+use crate::store::{Pruned, Store, StoreError};
 
 /// What an engine records, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +126,23 @@ pub fn show_time(at_us: u64) -> String {
 pub(crate) fn read_time(text: &str) -> Option<u64> {
     let at = humantime::parse_rfc3339_weak(text).ok()?;
     u64::try_from(at.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros()).ok()
+}
+
+/// Lets go of what is older than `before`, a moment as filters have them.
+pub fn prune(
+    directory: &Path,
+    before: &str,
+) -> Result<Result<Option<Pruned>, SpecError>, StoreError> {
+    let now = now_us();
+    let before_us = match filter::moment("before", before, now) {
+        Ok(before_us) => before_us,
+        Err(wrong) => return Ok(Err(wrong)),
+    };
+    // Only of a trail that is there, and as it was: what is damaged is evidence.
+    drop(Store::read(directory)?);
+    let uid = rustix::process::geteuid().as_raw();
+    let by = user_name(uid).unwrap_or_else(|| format!("uid {uid}"));
+    Store::open(directory, now)?.prune(before_us, now, &by).map(Ok)
 }
 
 /// Says that records were lost: the head was kept, the records were not.

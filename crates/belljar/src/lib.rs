@@ -31,14 +31,17 @@ mod batch;
 mod capture;
 pub mod doctor;
 mod engine;
+pub mod explain;
 pub mod languages;
 mod model;
 mod native;
 mod output_files;
 mod pool;
 mod queue;
+pub mod report;
 pub mod seccomp;
 pub mod store;
+pub mod visible;
 
 pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};

@@ -1,5 +1,7 @@
 //! Arguments as typed. Nothing is decided here but what a word means.
 
+pub(crate) mod audit;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -28,8 +30,15 @@ pub(crate) enum Command {
     Batch(Batch),
     /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
-    /// Print what the running server keeps ready, and how it served the runs so far
-    Stats(Stats),
+    /// Print numbers of all recorded runs, and what the running server keeps ready
+    Stats(audit::Stats),
+    /// Say in plain words what a run was refused, and what to do about it
+    Explain(audit::Explain),
+    /// Print a security report of a run: risk, reasons, recommendations, receipt
+    Report(audit::Report),
+    /// Look at the audit trail: list, show, export, verify, prune
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// Say what this host can keep, level by level, and what would enable the rest
     Doctor(Doctor),
     /// Print the isolation levels and what each promises
@@ -78,6 +87,10 @@ pub(crate) struct Run {
     #[arg(long = "env", value_name = "K=V")]
     pub env: Vec<String>,
 
+    /// The same for a value that is recorded nowhere; without =V it is taken from our environment
+    #[arg(long = "env-secret", value_name = "K[=V]")]
+    pub env_secret: Vec<String>,
+
     /// Copy a file in: host path, then path inside (relative to /workspace)
     #[arg(long = "file", id = "copies", value_name = "HOST:INSIDE")]
     pub copies: Vec<String>,
@@ -121,6 +134,9 @@ pub(crate) struct Run {
     /// Break set-up at a step, as step or step:die; for tests
     #[arg(long = "break-at", hide = true, value_name = "STEP")]
     pub fault: Option<String>,
+
+    #[command(flatten)]
+    pub audit: audit::AuditArgs,
 
     // Last: the heading of a flattened group goes on to whatever follows it in the help.
     #[command(flatten)]
@@ -227,6 +243,9 @@ pub(crate) struct Batch {
     /// No progress bar
     #[arg(short, long)]
     pub quiet: bool,
+
+    #[command(flatten)]
+    pub audit: audit::AuditArgs,
 }
 
 #[derive(Debug, Args)]
@@ -241,7 +260,7 @@ Examples:
     -H 'Accept: application/x-ndjson' -d '{\"language\": \"bash\", \"code\": \"echo hi\"}'
 
 The socket is $BELLJAR_SOCKET; else belljar/belljar.sock in $XDG_RUNTIME_DIR; else, as root, in /run;
-else in the state directory. That is belljar in $XDG_STATE_HOME or ~/.local/state; for root
+else in the state directory. That is $BELLJAR_STATE; else belljar in $XDG_STATE_HOME or ~/.local/state; for root
 /var/lib/belljar. The socket serves you and root. TCP needs the token: $BELLJAR_TOKEN, or the file token in the
 state directory, which is made at the first start. While a server of yours is running, belljar run
 uses it. SIGTERM and SIGINT let what runs end first; a second one does not wait.")]
@@ -258,9 +277,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Where the token is kept [default: see below]
-    #[arg(long, value_name = "DIR")]
-    pub state: Option<PathBuf>,
+    #[command(flatten)]
+    pub audit: audit::AuditArgs,
 
     /// Runs at once [default: two for each core, at least four]
     #[arg(long, value_name = "N")]
@@ -293,16 +311,6 @@ pub(crate) struct Serve {
     /// With less memory available than this, nothing is kept ready
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = units::parse_bytes)]
     pub memory_reserve: u64,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Stats {
-    /// The server's socket [default: as belljar run finds it]
-    #[arg(long, value_name = "PATH")]
-    pub server: Option<PathBuf>,
-
-    #[arg(long)]
-    pub json: bool,
 }
 
 fn start(word: &str) -> Result<StartRequest, String> {

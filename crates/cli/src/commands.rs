@@ -1,8 +1,10 @@
 //! One file for each command.
 
+mod audit;
 mod batch;
 mod catalogue;
 mod doctor;
+mod explain;
 mod run;
 mod serve;
 mod stats;
@@ -25,6 +27,9 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Stats(stats) => stats::stats(stats).await,
+        Command::Explain(explain) => explain::explain(&explain),
+        Command::Report(report) => explain::report(&report),
+        Command::Audit(audit) => audit::audit(audit),
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),

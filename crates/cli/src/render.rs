@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
+use belljar::visible::escaped_json;
 use belljar::{DiskLimit, Error, Event, EventKind, Outcome, Stream, Verdict};
 
 use crate::output::put;
@@ -106,25 +107,11 @@ pub(crate) fn line(text: &str) -> u8 {
 
 /// One line of JSON, with control characters escaped.
 pub(crate) fn compact(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    serde_json::to_string(value).map(|text| escaped(&text))
+    serde_json::to_string(value).map(|text| escaped_json(&text))
 }
 
 fn pretty(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(value).map(|text| escaped(&text))
-}
-
-/// JSON must escape C0; a terminal also acts on DEL and the C1 controls. Such characters stand only in
-/// strings, where this is another spelling of the same.
-fn escaped(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for one in json.chars() {
-        if ('\u{7f}'..='\u{9f}').contains(&one) {
-            text += &format!("\\u{:04x}", u32::from(one));
-        } else {
-            text.push(one);
-        }
-    }
-    text
+    serde_json::to_string_pretty(value).map(|text| escaped_json(&text))
 }
 
 /// The program's output on its way to the caller's own streams.

@@ -98,11 +98,16 @@ pub async fn serve(
     };
     let unix = listen::unix(&socket)?;
     let address = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
+    let audit = config.audit.as_ref().map(|audit| audit.directory.clone());
+    let engine = Arc::new(Engine::open(config)?);
+    // A trail that cannot be written is told now, not to the first who wants to run something.
+    engine.recorded().await?;
     let server = Arc::new(Server {
-        engine: Arc::new(Engine::open(config)?),
+        engine,
         queue: Queue::new(options.max_runs, options.max_queue),
         door: Door { own_uid: rustix::process::geteuid().as_raw(), token },
         stop: Stop::new(),
+        audit,
     });
     let tender = tokio::spawn({
         let engine = Arc::clone(&server.engine);

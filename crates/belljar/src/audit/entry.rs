@@ -15,6 +15,7 @@ use crate::model::level::Level;
 use crate::model::outcome::{FaultDomain, Outcome, Start};
 use crate::model::request::RunRequest;
 use crate::model::spec::{Program, Source, Spec, sha256};
+use crate::visible::escaped_json;
 
 /// Kept of the program's text; its digest is of the whole.
 pub(crate) const MAX_CODE_BYTES: usize = 256 << 10;
@@ -210,8 +211,8 @@ impl Subject {
             at_us,
             kind: kind.name().to_owned(),
             run: self.run.clone(),
-            summary: self.secrets.clean(summary).to_string(),
-            detail,
+            summary: escaped_json(&self.secrets.clean(summary).to_string()),
+            detail: escaped_json(&detail),
         }
     }
 

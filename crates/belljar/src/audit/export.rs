@@ -116,8 +116,11 @@ fn read(line: ExportLine) -> Result<Record, String> {
 }
 
 /// Verifies a file that [`export`] wrote. The outer error is about the file, the inner one about what it
-/// says.
-pub fn verify_export(source: impl Read) -> io::Result<Result<Verified, Broken>> {
+/// says. `seen` gets every record that holds.
+pub fn verify_export(
+    source: impl Read,
+    mut seen: impl FnMut(&Record),
+) -> io::Result<Result<Verified, Broken>> {
     let mut lines = Lines { source: io::BufReader::new(source), number: 0 };
     let head: ExportHead = match lines.next()? {
         Some(text) => lines.parse(&text)?,
@@ -141,7 +144,7 @@ pub fn verify_export(source: impl Read) -> io::Result<Result<Verified, Broken>> 
         if head.filtered {
             // Alone, each record is as it was written; it stands after those before it.
             walk = Walk::from(
-                Position { seq: record.seq - 1, hash: record.prev },
+                Position { seq: record.seq.saturating_sub(1), hash: record.prev },
                 head.head.seq,
                 Some(head.head),
             );
@@ -155,6 +158,7 @@ pub fn verify_export(source: impl Read) -> io::Result<Result<Verified, Broken>> 
         }
         last = record.seq;
         tally.take(&record);
+        seen(&record);
     }
     if head.filtered {
         return Ok(Ok(tally.some_of(head.head)));

@@ -47,8 +47,10 @@ async fn carry_out(
     ahead: Option<Ahead>,
 ) -> Result<(Outcome, Option<CopiedOut>), Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
+    let recorded = args.audit.clone();
     let open = || {
-        let engine = Engine::open(Config { fault, ..Config::default() })?;
+        let audit = super::audit::config(&recorded)?;
+        let engine = Engine::open(Config { fault, audit, ..Config::default() })?;
         Ok::<_, Error>(match ahead {
             Some(ahead) => engine.with_keeper(ahead),
             None => engine,
@@ -125,7 +127,8 @@ fn request(args: Run) -> Result<RunRequest, Error> {
     let workspace = args.workspace.as_deref().map(parse_workspace);
     let mut request = RunRequest {
         language: args.language.clone(),
-        env: pairs("env", &args.env)?,
+        env: environment(&args)?,
+        secret_env: args.env_secret.iter().map(|one| name_of(one).to_owned()).collect(),
         labels: pairs("labels", &args.labels)?,
         stdin: args.stdin.as_deref().map(read_stdin).transpose()?,
         copies: copies(&args.copies)?,
@@ -245,6 +248,29 @@ fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, Spec
                 .ok_or_else(|| SpecError::new(field, format!("\"{pair}\" is not NAME=VALUE")))
         })
         .collect()
+}
+
+/// Plain variables and secret ones. A secret without a value has ours.
+fn environment(args: &Run) -> Result<BTreeMap<String, String>, SpecError> {
+    let mut all = pairs("env", &args.env)?;
+    for given in &args.env_secret {
+        let name = name_of(given);
+        let value = match given.split_once('=') {
+            Some((_, value)) => value.to_owned(),
+            None => std::env::var(name).map_err(|_| {
+                let reason = format!("names {name}, which our environment has not, or not as text");
+                SpecError::new("env-secret", reason)
+            })?,
+        };
+        if all.insert(name.to_owned(), value).is_some() {
+            return Err(SpecError::new("env-secret", format!("names {name}, which --env has too")));
+        }
+    }
+    Ok(all)
+}
+
+fn name_of(given: &str) -> &str {
+    given.split_once('=').map_or(given, |(name, _)| name)
 }
 
 fn copies(given: &[String]) -> Result<BTreeMap<String, PathBuf>, SpecError> {

@@ -26,11 +26,15 @@ pub(crate) fn runtime() -> tokio::runtime::Builder {
 
 pub(crate) async fn serve(args: Serve) -> u8 {
     let runs = (cores() * RUNS_FOR_EACH_CORE).max(LEAST_RUNS);
+    let audit = match super::audit::config(&args.audit) {
+        Ok(audit) => audit,
+        Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
+    };
     let options = Options {
         listen: args.listen.0,
         listen_anywhere: args.listen_anywhere,
         socket: args.socket,
-        state: args.state,
+        state: args.audit.state,
         max_runs: args.max_runs.or(NonZeroUsize::new(runs)).unwrap_or(NonZeroUsize::MIN),
         max_queue: args.max_queue,
         drain: args.drain,
@@ -44,7 +48,8 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         modules: args.preload,
         ..plain
     };
-    let config = Config { pool: Some(pool).filter(|one| one.ceiling > 0), ..Config::default() };
+    let pool = Some(pool).filter(|one| one.ceiling > 0);
+    let config = Config { pool, audit, ..Config::default() };
     raise_file_limit();
     match belljar_server::serve(config, options, say).await {
         Ok(()) => 0,

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::runs::refuse_host_paths;
+use crate::http::runs::{caller, refuse_host_paths};
 use crate::http::{Server, body};
 use crate::problem::Problem;
 
@@ -47,7 +47,7 @@ pub(crate) async fn run(
     request: Request,
 ) -> Result<Response, Problem> {
     let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
-    let format = Format::of(request.headers());
+    let (format, caller) = (Format::of(request.headers()), caller(&request));
     let batch: BatchRequest = body::json(request).await?;
     let budget = budget(&batch, server.queue.running())?;
     for (index, asked) in batch.requests.iter().enumerate() {
@@ -69,7 +69,7 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             () = server.stop.cancelled() => cut_short(format, &mut told.write()),
-            () = server.engine.run_batch_in(place, requests, budget, tell) => {
+            () = server.engine.run_batch_in(place, caller, requests, budget, tell) => {
                 end(format, &mut told.write());
             }
         }

@@ -8,11 +8,13 @@ use std::task::{Context, Poll, Waker};
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use belljar::audit::Caller;
 use belljar::{Error, Outcome, Place, RunRequest, Stream};
 use bytes::{BufMut, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::task::coop::poll_proceed;
 
+use crate::door::Peer;
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Server, body};
@@ -25,13 +27,18 @@ pub(crate) async fn run(
 ) -> Result<Response, Problem> {
     // Before the body is read, so that a full server holds no more bodies than it has places.
     let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
-    let format = Format::of(request.headers());
+    let (format, caller) = (Format::of(request.headers()), caller(&request));
     let asked: RunRequest = body::json(request).await?;
     refuse_host_paths(&asked, "")?;
     match format {
-        Format::Json => document(&server, place, asked).await,
-        Format::Lines | Format::Events => stream(server, place, asked, format).await,
+        Format::Json => document(&server, place, asked, caller).await,
+        Format::Lines | Format::Events => stream(server, place, asked, caller, format).await,
     }
+}
+
+/// Who sent a request that was let in.
+pub(crate) fn caller(request: &Request) -> Caller {
+    request.extensions().get::<Peer>().map_or_else(Caller::own, |peer| peer.caller())
 }
 
 /// Paths of the host are the server's, not the caller's: whoever may run code here may not therefore
@@ -53,8 +60,14 @@ pub(crate) fn refuse_host_paths(asked: &RunRequest, above: &str) -> Result<(), P
     Ok(())
 }
 
-async fn document(server: &Server, place: Place, asked: RunRequest) -> Result<Response, Problem> {
-    let result = carry_out(server, place, asked, &AtomicBool::new(false), &mut |_, _| {}).await;
+async fn document(
+    server: &Server,
+    place: Place,
+    asked: RunRequest,
+    caller: Caller,
+) -> Result<Response, Problem> {
+    let begun = AtomicBool::new(false);
+    let result = carry_out(server, place, asked, caller, &begun, &mut |_, _| {}).await;
     let outcome = result.map_err(|error| Problem::from(&error))?;
     let json = serde_json::to_vec(&outcome).map_err(|error| broken(error.into()))?;
     let mut response = json.into_response();
@@ -72,12 +85,13 @@ async fn carry_out(
     server: &Server,
     place: Place,
     asked: RunRequest,
+    caller: Caller,
     begun: &AtomicBool,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
 ) -> Result<Outcome, Error> {
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
-        let run = server.engine.prepare(asked)?;
+        let run = server.engine.prepare(asked)?.by(caller);
         let _turn = place.turn().await?;
         begun.store(true, Ordering::Relaxed);
         run.run(sink).await
@@ -94,6 +108,7 @@ async fn stream(
     server: Arc<Server>,
     place: Place,
     asked: RunRequest,
+    caller: Caller,
     format: Format,
 ) -> Result<Response, Problem> {
     let (outbox, begun) = (Outbox::default(), Arc::new(AtomicBool::new(false)));
@@ -101,7 +116,7 @@ async fn stream(
         let (mut output, begun) = (Output::new(format, outbox.clone()), Arc::clone(&begun));
         async move {
             let mut sink = |stream, bytes: &[u8]| output.push(stream, bytes);
-            let result = carry_out(&server, place, asked, &begun, &mut sink).await;
+            let result = carry_out(&server, place, asked, caller, &begun, &mut sink).await;
             output.finish();
             result
         }
