@@ -21,6 +21,10 @@ const LAYERS: [&str; 3] = ["basic", "standard", "strict"];
 /// The errors a rule may answer with. All have the same number on x86_64 and aarch64.
 const ERRNOS: [(&str, u16); 3] = [("EPERM", 1), ("EINVAL", 22), ("ENOSYS", 38)];
 
+/// What a refusal may be told as.
+const KINDS: [&str; 3] = ["syscall_blocked", "escape_attempt", "permission_denied"];
+const SEVERITIES: [&str; 5] = ["info", "low", "medium", "high", "critical"];
+
 /// A reason shorter than this explains nothing ("As open" is the shortest honest one).
 const SHORTEST_REASON: usize = 7;
 
@@ -37,6 +41,8 @@ struct Rule {
     #[serde(default)]
     args: Vec<String>,
     action: String,
+    /// What a refusal is told as.
+    event: Option<String>,
     #[serde(default)]
     except: Vec<Exception>,
     reason: String,
@@ -47,6 +53,8 @@ struct Rule {
 struct Exception {
     when: Vec<String>,
     action: String,
+    /// Where it differs from the rule's.
+    event: Option<String>,
 }
 
 type Constants = BTreeMap<String, u32>;
@@ -170,14 +178,17 @@ fn write_rule(out: &mut String, rule: &Rule, constants: &Constants) -> Result<()
             tests.push_str(&test(text, &rule.args, constants)?);
         }
         let action = action(&exception.action)?;
-        write!(exceptions, "Exception {{ tests: &[{tests}], action: {action} }},")
+        let event = exception.event.as_ref().or(rule.event.as_ref());
+        let mark = mark(&exception.action, event)?;
+        write!(exceptions, "Exception {{ tests: &[{tests}], action: {action}, mark: {mark} }},")
             .map_err(|error| error.to_string())?;
         conditions.push(format!("{} if {}", exception.action, exception.when.join(" and ")));
     }
     writeln!(
         out,
-        "Rule {{ action: {}, exceptions: &[{exceptions}], condition: {:?}, reason: {:?} }},",
+        "Rule {{ action: {}, mark: {}, exceptions: &[{exceptions}], condition: {:?}, reason: {:?} }},",
         action(&rule.action)?,
+        mark(&rule.action, rule.event.as_ref())?,
         conditions.join("; "),
         rule.reason.trim(),
     )
@@ -193,6 +204,27 @@ fn action(name: &str) -> Result<String, String> {
         .find(|(known, _)| *known == name)
         .map(|(_, number)| format!("Action::Errno({number})"))
         .ok_or_else(|| format!("{name} is neither \"allow\" nor one of {ERRNOS:?}"))
+}
+
+/// What a refusal is told as: every one has been thought about, so every one says it.
+fn mark(action: &str, event: Option<&String>) -> Result<String, String> {
+    if action == "allow" {
+        return Ok("Mark::Quiet".into());
+    }
+    let event = event.ok_or("refuses something without saying what `event` that is")?;
+    if event == "quiet" {
+        return Ok("Mark::Quiet".into());
+    }
+    let camel = |word: &str| -> String {
+        let capital = |part: &str| part[..1].to_uppercase() + &part[1..];
+        word.split('_').filter(|part| !part.is_empty()).map(capital).collect()
+    };
+    let (kind, severity) =
+        event.split_once(' ').ok_or_else(|| format!("event \"{event}\" is not KIND SEVERITY"))?;
+    if !KINDS.contains(&kind) || !SEVERITIES.contains(&severity) {
+        return Err(format!("event \"{event}\": use one of {KINDS:?} and one of {SEVERITIES:?}"));
+    }
+    Ok(format!("Mark::Told(EventKind::{}, Severity::{})", camel(kind), camel(severity)))
 }
 
 /// `ARGUMENT [& MASK] [not] in VALUE, VALUE …` as a `Test`.

@@ -10,6 +10,7 @@ use belljar_jail::plan::{Delivery, Fault, Hold};
 
 use crate::attack;
 use crate::audit::{Asked, AuditConfig, Caller, Recorder, Recording};
+use crate::events::{EventSink, Tally};
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::event::{Risk, Weighed};
@@ -270,8 +271,17 @@ impl Engine {
             Program::Code { .. } => language.map(Language::find).transpose()?,
             Program::Command { .. } => None,
         };
-        let caller = Caller::own();
-        Ok(Run { engine: self, spec, language, interpreter, out: None, start, asked, caller })
+        Ok(Run {
+            engine: self,
+            spec,
+            language,
+            interpreter,
+            out: None,
+            start,
+            event_sink: None,
+            asked,
+            caller: Caller::own(),
+        })
     }
 
     /// The place of a run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
@@ -303,7 +313,6 @@ impl Engine {
 }
 
 /// A request that was checked and is ready to run.
-#[derive(Debug)]
 pub struct Run<'a> {
     engine: &'a Engine,
     spec: Spec,
@@ -314,6 +323,13 @@ pub struct Run<'a> {
     /// What is recorded of the request, when something is.
     asked: Option<Asked>,
     caller: Caller,
+    event_sink: Option<EventSink>,
+}
+
+impl std::fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run").field("spec", &self.spec).field("start", &self.start).finish()
+    }
 }
 
 impl Run<'_> {
@@ -354,6 +370,17 @@ impl Run<'_> {
             .map_err(|error| SpecError::new("out", format!("{}: {error}", directory.display())))?;
         self.out = Some(directory);
         Ok(self)
+    }
+
+    /// Tells of events as they happen, beside what the Outcome keeps.
+    #[must_use]
+    pub fn on_event(mut self, sink: EventSink) -> Self {
+        self.event_sink = Some(sink);
+        self
+    }
+
+    fn tally(&self) -> Tally {
+        Tally::new(native::plan::rules(&self.spec), self.event_sink.clone())
     }
 
     /// Runs it; `sink` gets the output as it comes, whole, beside what the Outcome keeps.
@@ -419,8 +446,10 @@ impl Run<'_> {
             return Err(error);
         }
         let beside = || self.engine.sweep_once();
+        let mut tally = self.tally();
         let mut finished =
-            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink).await?;
+            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink, &mut tally)
+                .await?;
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
                 let known = known_files(&self.spec);
@@ -429,7 +458,7 @@ impl Run<'_> {
             }
             _ => None,
         };
-        let outcome = self.outcome(id, finished, planned, Start::Cold)?;
+        let outcome = self.outcome(id, finished, tally, planned, Start::Cold)?;
         Ok((outcome, copied))
     }
 
@@ -476,9 +505,10 @@ impl Run<'_> {
             };
             begun(recording).await?;
             let _running = pool.running();
-            match parked.run(&self.spec, &delivery, &placed, sink).await {
+            let mut tally = self.tally();
+            match parked.run(&self.spec, &delivery, &placed, sink, &mut tally).await {
                 (Ok(finished), planned) => {
-                    return self.outcome(id, finished, planned, Start::Warm).map(Some);
+                    return self.outcome(id, finished, tally, planned, Start::Warm).map(Some);
                 }
                 (Err(Some(error)), _) => return Err(error),
                 (Err(None), _) => {} // it died while it waited: another one
@@ -509,6 +539,7 @@ impl Run<'_> {
         &self,
         id: &str,
         finished: Finished,
+        tally: Tally,
         planned: Planned,
         start: Start,
     ) -> Result<Outcome, Error> {
@@ -525,7 +556,8 @@ impl Run<'_> {
             versions: self.versions(&planned.plan.program.path),
         };
         let layers: Vec<Layer> = receipt.layers.iter().map(|check| check.name).collect();
-        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let now = SystemTime::now();
+        let time = humantime::format_rfc3339_millis(now).to_string();
         let facts = native::Facts {
             report: &finished.report,
             limits: &self.spec.limits,
@@ -539,7 +571,9 @@ impl Run<'_> {
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);
         let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
-        let Weighed { risk, reasons: risk_reasons } = Risk::of(&judged.events);
+        let mut events = tally.finish(now);
+        events.extend(judged.events);
+        let Weighed { risk, reasons: risk_reasons } = Risk::of(&events);
         Ok(Outcome {
             execution_id: id.to_owned(),
             verdict: judged.verdict,
@@ -560,7 +594,7 @@ impl Run<'_> {
             fault_domain: judged.fault_domain,
             evidence: judged.evidence,
             limits,
-            events: judged.events,
+            events,
             risk,
             risk_reasons,
             labels: self.spec.labels.clone(),

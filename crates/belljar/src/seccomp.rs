@@ -23,6 +23,8 @@ use belljar_sys::seccomp::Instruction;
 use std::fmt;
 use table::{Call, Exception, Rule, Test, Width};
 
+use crate::model::event::{EventKind, Severity};
+
 /// The filter of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
@@ -58,6 +60,45 @@ pub enum Action {
 const EPERM: Action = Action::Errno(1);
 const ENOSYS: Action = Action::Errno(38);
 
+/// What a refusal is told as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Not at all: the filter answers by itself.
+    Quiet,
+    Told(EventKind, Severity),
+}
+
+/// A call of a request's own list, and one that our reviewers do not know.
+const PLAIN: Mark = Mark::Told(EventKind::SyscallBlocked, Severity::Low);
+
+/// What is brought to the keeper instead of being answered by the filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hearing {
+    #[default]
+    Nothing,
+    /// What is refused, and where connections go.
+    Refusals,
+    /// Also what is opened, executed and written.
+    Record,
+}
+
+impl Hearing {
+    /// Whether a call is looked at where it is allowed.
+    fn sees(self, name: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Refusals => name == "connect",
+            Self::Record => RECORDED.contains(&name),
+        }
+    }
+}
+
+/// What a recorded run tells of.
+const RECORDED: [&str; 13] = [
+    "connect", "creat", "execve", "execveat", "open", "openat", "pwrite64", "pwritev", "pwritev2",
+    "sendfile", "sendto", "write", "writev",
+];
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -90,7 +131,11 @@ pub struct RuleView {
 }
 
 /// The filter as the kernel takes it.
-pub fn compile(profile: Profile, adjust: &Adjust) -> Result<Vec<Instruction>, UnknownSyscall> {
+pub fn compile(
+    profile: Profile,
+    adjust: &Adjust,
+    hearing: Hearing,
+) -> Result<Vec<Instruction>, UnknownSyscall> {
     for name in adjust.allow.iter().chain(&adjust.deny) {
         // Known on any architecture is enough: a policy that denies `open` also suits aarch64,
         // where that call does not exist.
@@ -98,7 +143,46 @@ pub fn compile(profile: Profile, adjust: &Adjust) -> Result<Vec<Instruction>, Un
             return Err(UnknownSyscall { name: name.clone(), nearest: nearest(name) });
         }
     }
-    Ok(program::assemble(&NATIVE, |call| decide(call, profile, adjust)))
+    let decide = |call: &Call| {
+        let seen = hearing.sees(call.name);
+        Decision { seen, ..decide(call, profile, adjust) }
+    };
+    Ok(program::assemble(&NATIVE, hearing, decide))
+}
+
+/// Why a call was refused: the same decision again, for the words of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub name: &'static str,
+    pub mark: Mark,
+    /// The request itself named the call.
+    pub by_request: bool,
+    /// No `--allow-syscall` would help.
+    pub by_workspace: bool,
+    /// It would be allowed at standard.
+    pub allowed_at_standard: bool,
+}
+
+/// The refusal of a call by its number and arguments; `None` if it is allowed.
+pub(crate) fn refusal(
+    profile: Profile,
+    adjust: &Adjust,
+    number: u32,
+    args: &[u64; 6],
+) -> Option<Refusal> {
+    let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
+    let call = &NATIVE.calls[place];
+    let decision = decide(call, profile, adjust);
+    let by_workspace = decision.first.is_some_and(|first| first.holds(args));
+    let (action, mark) = decision.of(args);
+    let at_standard = decide(call, Profile::Standard, &Adjust::default()).of(args).0;
+    (action != Action::Allow).then(|| Refusal {
+        name: call.name,
+        mark,
+        by_request: adjust.deny.iter().any(|name| name == call.name),
+        by_workspace,
+        allowed_at_standard: profile != Profile::Standard && at_standard == Action::Allow,
+    })
 }
 
 /// Every rule of a profile, in the order of call numbers.
@@ -118,6 +202,11 @@ pub fn rules(profile: Profile) -> impl Iterator<Item = RuleView> {
 pub fn name(number: u32) -> Option<&'static str> {
     let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
     Some(NATIVE.calls[place].name)
+}
+
+/// The number of a call on this machine, if it has it.
+pub(crate) fn number(name: &str) -> Option<u32> {
+    NATIVE.calls.iter().find(|call| call.name == name).map(|call| call.number)
 }
 
 /// One architecture: what the kernel reports for it, and its calls in the order of their numbers.
@@ -148,11 +237,23 @@ struct Decision {
     first: Option<&'static Exception>,
     exceptions: &'static [Exception],
     action: Action,
+    mark: Mark,
+    /// Looked at where it is allowed.
+    seen: bool,
 }
 
 impl Decision {
+    /// As a kernel without the call answers, and as little worth telling.
+    const ABSENT: Decision = Decision { mark: Mark::Quiet, ..Decision::plain(ENOSYS) };
+
     const fn plain(action: Action) -> Decision {
-        Decision { first: None, exceptions: &[], action }
+        Decision { first: None, exceptions: &[], action, mark: PLAIN, seen: false }
+    }
+
+    fn of(&self, args: &[u64; 6]) -> (Action, Mark) {
+        let mut cases = self.first.into_iter().chain(self.exceptions);
+        let case = cases.find(|exception| exception.holds(args));
+        case.map_or((self.action, self.mark), |case| (case.action, case.mark))
     }
 }
 
@@ -166,6 +267,7 @@ static NO_UNIX_SOCKET: Exception = Exception {
         values: &[1],
     }],
     action: EPERM,
+    mark: Mark::Told(EventKind::PermissionDenied, Severity::Info),
 };
 
 /// One end of a datagram pair can still be connected, or sent, to any other socket; stream (1) and
@@ -174,6 +276,7 @@ static NO_UNIX_SOCKET: Exception = Exception {
 static NO_DATAGRAM_PAIR: Exception = Exception {
     tests: &[Test { argument: 1, width: Width::U32, mask: 0xf, negated: true, values: &[1, 5] }],
     action: EPERM,
+    mark: PLAIN,
 };
 
 fn decide(call: &Call, profile: Profile, adjust: &Adjust) -> Decision {
@@ -185,7 +288,8 @@ fn decide(call: &Call, profile: Profile, adjust: &Adjust) -> Decision {
     } else {
         match rule(call, profile) {
             Some(rule) => {
-                Decision { first: None, exceptions: rule.exceptions, action: rule.action }
+                let Rule { action, mark, exceptions, .. } = *rule;
+                Decision { exceptions, mark, ..Decision::plain(action) }
             }
             // Known to the kernel but not to our reviewers.
             None => Decision::plain(EPERM),

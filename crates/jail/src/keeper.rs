@@ -17,6 +17,7 @@ use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group};
 use crate::layer::Check;
+use crate::notify::Ear;
 use crate::plan::{Files, Hold, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
@@ -122,6 +123,8 @@ struct Keeper {
     notes: OwnedFd,
     commands: OwnedFd,
     gate: Option<OwnedFd>,
+    /// Where the program's filter brings what it refuses.
+    ear: Option<Ear>,
     /// Both outputs of the program lead to the engine, which counts them.
     streams_are_pipes: bool,
     /// What the group had used before it was anybody's.
@@ -173,6 +176,7 @@ impl Keeper {
             notes,
             commands,
             gate: Some(gate),
+            ear: None,
             streams_are_pipes,
             parked_cpu_us: 0,
             reaped: false,
@@ -285,6 +289,9 @@ impl Keeper {
         // An init that has reported has reaped all of the group; it takes its namespaces down now, and
         // the group goes meanwhile.
         let report = self.report(end, ending, watch.ended_by, elapsed);
+        if let Some(ear) = self.ear.take() {
+            ear.finish(control);
+        }
         self.alarm = None;
         self.group = None;
         self.end_sandbox();
@@ -292,7 +299,7 @@ impl Keeper {
     }
 
     /// One wait for whatever comes first.
-    fn look(&self, control: &OwnedFd, left: Duration) -> Result<Seen> {
+    fn look(&mut self, control: &OwnedFd, left: Duration) -> Result<Seen> {
         let mut fds = vec![
             PollFd::new(&self.notes, PollFlags::IN),
             PollFd::new(control, PollFlags::IN),
@@ -303,9 +310,15 @@ impl Keeper {
             Some(Alarm::File(file)) => fds.push(PollFd::new(file, PollFlags::PRI)),
             None => {}
         }
+        let called = fds.len();
+        fds.extend(self.ear.as_ref().and_then(Ear::descriptor).map(heard));
         wait(&mut fds, left)?;
         let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
+        let call = fds.get(called).map(PollFd::revents).filter(|found| !found.is_empty());
         drop(fds);
+        if let (Some(ear), Some(found)) = (&mut self.ear, call) {
+            ear.attend(found, Some(control));
+        }
         let mut seen = Seen::default();
         if fired[0] {
             seen.note = self.take_note();
@@ -318,7 +331,7 @@ impl Keeper {
             seen.note = self.last_note();
             seen.init_died = seen.note.is_none();
         }
-        if fired.get(3) == Some(&true) {
+        if called == 4 && fired.get(3) == Some(&true) {
             self.quiet_alarm();
             seen.alarmed = true;
         }
@@ -430,6 +443,11 @@ fn ended(ending: &Ending) -> End {
 fn is_pipe(stream: &OwnedFd) -> bool {
     rustix::fs::fstat(stream)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}
+
+/// How a listener is waited for.
+fn heard(listener: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(listener, PollFlags::IN)
 }
 
 fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use belljar_sys::process::{clear_groups, set_gid, set_uid};
-use belljar_sys::{Errno, Result, landlock, seccomp};
+use belljar_sys::{Errno, Result, landlock, notify, seccomp};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource as Kind, Rlimit as Limit, setrlimit};
@@ -40,9 +40,13 @@ pub(crate) fn lock_down(
 }
 
 /// The filter. After it nothing may need a call that programs are refused.
-pub(crate) fn install_filter(packed: &[u64]) -> Result<()> {
-    let filter: Vec<_> = packed.iter().map(|one| crate::plan::unpack(*one)).collect();
-    seccomp::install(&filter)
+/// What it brings to the keeper comes by the descriptor.
+pub(crate) fn install_filter(plan: &Lockdown) -> Result<Option<OwnedFd>> {
+    let filter: Vec<_> = plan.filter.iter().map(|one| crate::plan::unpack(*one)).collect();
+    if plan.listen.is_some() {
+        return notify::install(&filter).map(Some);
+    }
+    seccomp::install(&filter).map(|()| None)
 }
 
 fn set_rlimits(limits: &[Rlimit]) -> std::result::Result<(), Stopped> {

@@ -1,7 +1,7 @@
 //! The payload: locks itself down, shows itself, waits to be released, becomes the program.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
@@ -133,13 +133,16 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     rustix::process::chdir(&plan.program.directory).at(Step::Directory)?;
     // As the program's own id, whose keyring it then is.
     forget_keyring().at(Step::Session)?;
-    if let Some(lockdown) = &plan.lockdown {
-        lockdown::install_filter(&lockdown.filter).at(Step::Seccomp)?;
-    }
+    let listener = match &plan.lockdown {
+        Some(lockdown) => lockdown::install_filter(lockdown).at(Step::Seccomp)?,
+        None => None,
+    };
     if wait_for_release(&ends.orders).is_err() {
         exit_now(1); // init is gone, and has said why if it could
     }
-    rustix::io::write(&ends.notes, &Note::Ready(ready).to_bytes()).at(Step::Exec)?;
+    // The listener is the keeper's from here on: it closes here, so that no program ever holds it.
+    let fds: Vec<BorrowedFd<'_>> = listener.iter().map(AsFd::as_fd).collect();
+    fd::send(&ends.notes, &Note::Ready(ready).to_bytes(), &fds).at(Step::Exec)?;
     Ok(program)
 }
 

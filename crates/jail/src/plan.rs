@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::Layer;
 use crate::report::Step;
+use crate::tried::Listen;
 
 /// Everything that one run needs, resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,6 +280,8 @@ pub struct Lockdown {
     pub landlock: Option<Landlock>,
     /// Classic BPF, each instruction packed into one number (see [`pack`]).
     pub filter: Vec<u64>,
+    /// What the filter brings to the keeper; without it the filter answers everything itself.
+    pub listen: Option<Listen>,
 }
 
 /// A resource limit, soft and hard alike, so that it cannot be raised.

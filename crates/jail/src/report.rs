@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::Check;
 use crate::plan::{Fault, FaultKind};
+use crate::tried::{Counted, Tried};
 
 /// One set-up action, by name. A `u8`, so that a child can tell its fate without allocating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -288,6 +289,10 @@ pub enum Message {
     Started(Started),
     /// Nothing of the program ran.
     Failed(Failed),
+    /// The program tried something.
+    Tried(Tried),
+    /// How often, just before the end.
+    Counted(Counted),
     /// The program ended; init has been reaped.
     Ended(Report),
 }

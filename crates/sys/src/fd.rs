@@ -39,6 +39,13 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
     if sent == bytes.len() { Ok(()) } else { Err(Errno::MSGSIZE) }
 }
 
+/// Sends one message without waiting: `EAGAIN` when its reader is behind.
+pub fn try_send(socket: impl AsFd, bytes: &[u8]) -> Result<()> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::io::retry_on_intr(|| rustix::net::send(&socket, bytes, flags))?;
+    if sent == bytes.len() { Ok(()) } else { Err(Errno::MSGSIZE) }
+}
+
 /// Receives one message into `buffer`; a message longer than that, or cut, is an error.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
     let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];

@@ -8,6 +8,7 @@ pub mod fd;
 pub mod landlock;
 pub mod mount;
 pub mod net;
+pub mod notify;
 pub mod process;
 pub mod seccomp;
 pub mod signal;

@@ -404,7 +404,7 @@ fn check_syscalls(request: &RunRequest) -> Result<(), SpecError> {
         [("allow_syscalls", &request.allow_syscalls), ("deny_syscalls", &request.deny_syscalls)]
     {
         let adjust = seccomp::Adjust { allow: names.clone(), ..seccomp::Adjust::default() };
-        seccomp::compile(Profile::Standard, &adjust)
+        seccomp::compile(Profile::Standard, &adjust, seccomp::Hearing::Nothing)
             .map_err(|unknown| SpecError::new(field, unknown.to_string()))?;
     }
     Ok(())

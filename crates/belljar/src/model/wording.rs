@@ -53,3 +53,56 @@ pub(crate) fn raise_ms(flag: &str, limit_ms: u64) -> String {
 pub(crate) fn raise_count(flag: &str, limit: u64) -> String {
     format!("{flag} {}", limit.saturating_mul(2))
 }
+
+pub(crate) fn allow_fix(call: &str) -> String {
+    format!("--allow-syscall {call}")
+}
+
+pub(crate) fn level_fix(call: &str) -> String {
+    format!("--level standard, or --allow-syscall {call}")
+}
+
+pub(crate) fn not_denied_fix(call: &str) -> String {
+    format!("leave out --deny-syscall {call}")
+}
+
+pub(crate) fn workspace_fix() -> String {
+    "copy files in with --file instead of mounting them with --workspace".into()
+}
+
+pub(crate) fn capability_fix() -> String {
+    "nothing: the kernel wants a capability for it, and no program has one here".into()
+}
+
+pub(crate) fn metadata_fix() -> String {
+    "nothing: where a cloud keeps an instance's secrets is never reached from a sandbox".into()
+}
+
+pub(crate) fn no_network_fix() -> String {
+    "nothing at this level: a sandbox has no network but its own loopback".into()
+}
+
+pub(crate) fn connection(address: &str, metadata: bool) -> String {
+    let what = if metadata { ", where clouds keep an instance's secrets" } else { "" };
+    format!("connect to {address}{what}: there is no way out")
+}
+
+pub(crate) fn denial_storm(times: u64, most: &str) -> String {
+    format!("{times} calls were refused, most of them {most}")
+}
+
+pub(crate) fn port_scan(host: &str, ports: usize) -> String {
+    format!("connected to {ports} or more different ports of {host}")
+}
+
+pub(crate) fn host_scan(hosts: usize) -> String {
+    format!("connected to {hosts} or more different hosts")
+}
+
+pub(crate) fn fork_storm(times: u64) -> String {
+    format!("kept on forking: {times} times after the limit was met")
+}
+
+pub(crate) fn pattern_fix() -> String {
+    "nothing is refused by this: it is what all of it together looks like".into()
+}

@@ -13,6 +13,7 @@ use super::identity::Chosen;
 use super::plan::Planned;
 use super::run::{Finished, Keeper, OurStreams, Streams, follow};
 use super::zygote::Grounds;
+use crate::events::Tally;
 use crate::model::error::Error;
 use crate::model::outcome::Stream;
 use crate::model::spec::Spec;
@@ -75,7 +76,7 @@ impl Parked {
         match keeper.next().await.map_err(Error::backend("hear the keeper"))? {
             Some((Message::Started(started), _)) => Ok((ours, started)),
             Some((Message::Failed(failed), _)) => Err(explain(failed, &planned.plan)),
-            Some((Message::Ended(_), _)) | None => {
+            Some((Message::Ended(_) | Message::Tried(_) | Message::Counted(_), _)) | None => {
                 Err(Error::Lost { what: "its keeper died before there was a program" })
             }
         }
@@ -98,8 +99,9 @@ impl Parked {
         delivery: &Delivery,
         placed: &[OwnedFd],
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        tally: &mut Tally,
     ) -> (Result<Finished, Option<Error>>, Planned) {
-        let finished = self.deliver(spec, delivery, placed, sink).await;
+        let finished = self.deliver(spec, delivery, placed, sink, tally).await;
         let Self { keeper, planned, .. } = self;
         // It has told its end: nothing of the sandbox is left but itself, on its way out.
         drop(keeper);
@@ -115,6 +117,7 @@ impl Parked {
         delivery: &Delivery,
         placed: &[OwnedFd],
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        tally: &mut Tally,
     ) -> Result<Finished, Option<Error>> {
         let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
         wire::send_delivery(&self.keeper.control, delivery, &fds).map_err(|_| None)?;
@@ -123,7 +126,7 @@ impl Parked {
         let plan = &mut self.planned.plan;
         plan.placed.clone_from(&delivery.placed); // for what an error names
         let started = Some(self.started.clone());
-        follow(&self.keeper, plan, spec, streams, started, sink).await.map_err(|error| {
+        follow(&self.keeper, plan, spec, streams, started, sink, tally).await.map_err(|error| {
             // What waited for the program is dead, so nothing of it was released.
             let died =
                 matches!(&error, Error::Setup { step: Step::Exec, errno, .. } if errno == "ECHILD");

@@ -7,17 +7,19 @@ use belljar_jail::plan::{
     Cgroup, Fault, Files, Hold, Identity, Landlock, LandlockRule, Lockdown, Placed, Plan, Program,
     Resource, Rlimit, Root, Scratch, Text, pack,
 };
+use belljar_jail::tried::Listen;
 use belljar_sys::landlock::{SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL, access};
 
 use super::cgroups::{self, Places};
 use super::host::Host;
 use super::layout::{self, HostWorkspace, WITNESS, WRITABLE};
+use crate::events::{self, Rules};
 use crate::languages::{Interpreter, Language, Warm};
 use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
 use crate::model::receipt::Missing;
 use crate::model::spec::{self, CODE, Spec, WORKSPACE};
-use crate::seccomp::{self, Adjust, Profile};
+use crate::seccomp::{self, Adjust, Hearing, Profile};
 
 /// The sandbox's own search path; the host's is the host's business.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -219,18 +221,8 @@ fn lockdown(
     files: &Files,
     expect: &[Layer],
 ) -> Result<Lockdown, Error> {
-    let spec = inputs.spec;
-    let profile = match spec.level {
-        Level::None | Level::Basic => Profile::Basic,
-        Level::Standard => Profile::Standard,
-        Level::Strict | Level::Maximum => Profile::Strict,
-    };
-    let adjust = Adjust {
-        allow: spec.allow_syscalls.clone(),
-        deny: spec.deny_syscalls.clone(),
-        refuse_unix_sockets: inputs.workspace.is_some(),
-    };
-    let filter = seccomp::compile(profile, &adjust)
+    let Rules { profile, adjust, hearing } = rules(inputs.spec);
+    let filter = seccomp::compile(profile, &adjust, hearing)
         .map_err(|unknown| SpecError::new("allow_syscalls", unknown.to_string()))?;
     let landlock = expect.contains(&Layer::Landlock).then(|| Landlock {
         abi: inputs.host.landlock_abi.unwrap_or(0),
@@ -252,7 +244,23 @@ fn lockdown(
         rlimits: rlimits(inputs, expect),
         landlock,
         filter: filter.into_iter().map(pack).collect(),
+        listen: Some(Listen { looks: events::looks(), record: hearing == Hearing::Record }),
     })
+}
+
+/// Which filter a Spec asks for.
+pub(crate) fn rules(spec: &Spec) -> Rules {
+    let profile = match spec.level {
+        Level::None | Level::Basic => Profile::Basic,
+        Level::Standard => Profile::Standard,
+        Level::Strict | Level::Maximum => Profile::Strict,
+    };
+    let adjust = Adjust {
+        allow: spec.allow_syscalls.clone(),
+        deny: spec.deny_syscalls.clone(),
+        refuse_unix_sockets: spec.workspace.is_some(),
+    };
+    Rules { profile, adjust, hearing: Hearing::Refusals }
 }
 
 const LOOK: u64 = access::READ_FILE | access::READ_DIR;

@@ -19,6 +19,7 @@ use super::alive::Alive;
 use super::failure::explain;
 use super::park::Holdings;
 use crate::capture::Capture;
+use crate::events::Tally;
 use crate::model::error::{Error, SpecError};
 use crate::model::outcome::Stream;
 use crate::model::spec::{Contents, PlacedFile, Source, Spec};
@@ -209,8 +210,9 @@ pub(crate) async fn carry_out(
     spec: &Spec,
     beside: impl FnOnce(),
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    tally: &mut Tally,
 ) -> Result<Finished, Error> {
-    let finished = hand_over(&keeper, plan, spec, beside, sink).await;
+    let finished = hand_over(&keeper, plan, spec, beside, sink, tally).await;
     keeper.reap();
     if matches!(finished, Err(Error::Lost { .. })) {
         super::sweep::remove_run(plan);
@@ -224,6 +226,7 @@ async fn hand_over(
     spec: &Spec,
     beside: impl FnOnce(),
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    tally: &mut Tally,
 ) -> Result<Finished, Error> {
     let streams = Streams::open().map_err(Error::backend("make pipes"))?;
     let placed = open_placed(&spec.placed)?;
@@ -234,7 +237,7 @@ async fn hand_over(
     drop(placed);
     beside();
     let ours = streams.ours().map_err(Error::backend("use pipes"))?;
-    follow(keeper, plan, spec, ours, None, sink).await
+    follow(keeper, plan, spec, ours, None, sink, tally).await
 }
 
 /// Reads both streams and the keeper's messages until the end. `started` is what was told of one that
@@ -246,6 +249,7 @@ pub(super) async fn follow(
     (stdin, stdout, stderr): OurStreams,
     mut started: Option<Started>,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    tally: &mut Tally,
 ) -> Result<Finished, Error> {
     let mut out = Reading::new(Stream::Stdout, stdout, spec);
     let mut err = Reading::new(Stream::Stderr, stderr, spec);
@@ -258,6 +262,8 @@ pub(super) async fn follow(
             message = keeper.next() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
                     Some((Message::Started(one), _)) => started = Some(one),
+                    Some((Message::Tried(one), _)) => tally.take(&one),
+                    Some((Message::Counted(some), _)) => tally.count(&some),
                     Some((Message::Ended(report), workspace)) => ended = Some((report, workspace)),
                     Some((Message::Failed(failed), _)) => return Err(explain(failed, plan)),
                     None if started.is_none() => {

@@ -9,7 +9,8 @@
 //! (`seccomp_is_const_allow`); such calls then skip the filter altogether.
 
 use super::table::{Call, Exception, Test, Width};
-use super::{Action, Decision, ENOSYS, Machine};
+use super::{Action, Decision, Hearing, Machine, Mark};
+use belljar_sys::notify::RET_USER_NOTIF;
 use belljar_sys::seccomp::Instruction;
 
 // linux/bpf_common.h
@@ -36,13 +37,17 @@ const X32_BIT: u32 = 0x4000_0000;
 /// What a tracer leaves as the number of a call that it cancelled.
 const CANCELLED: u32 = u32::MAX;
 
-pub(super) fn assemble(machine: &Machine, decide: impl Fn(&Call) -> Decision) -> Vec<Instruction> {
+pub(super) fn assemble(
+    machine: &Machine,
+    hearing: Hearing,
+    decide: impl Fn(&Call) -> Decision,
+) -> Vec<Instruction> {
     let ranges = ranges(machine.calls, decide);
-    let mut program = Assembler::default();
+    let mut program = Assembler { hearing, ..Assembler::default() };
     let mut start = program.search(&ranges);
     if machine.x32 {
         let kill = program.finish(KILL_PROCESS);
-        let cancelled = program.finish(word(ENOSYS));
+        let cancelled = program.finish(ERRNO | 38);
         let alien = program.jump(JUMP_EQUAL, CANCELLED, cancelled, kill);
         start = program.jump(JUMP_NOT_LESS, X32_BIT, alien, start);
     }
@@ -60,7 +65,7 @@ type Range = (u32, Decision);
 /// All numbers there are, from 0 to the largest. What lies between known calls and above them is
 /// answered as a kernel that lacks it would.
 fn ranges(calls: &[Call], decide: impl Fn(&Call) -> Decision) -> Vec<Range> {
-    let unknown = Decision::plain(ENOSYS);
+    let unknown = Decision::ABSENT;
     let mut ranges: Vec<Range> = Vec::new();
     let mut push = |start: u32, decision: Decision| match ranges.last() {
         Some((_, last)) if *last == decision => {}
@@ -83,6 +88,7 @@ type Label = usize;
 
 #[derive(Default)]
 struct Assembler {
+    hearing: Hearing,
     backwards: Vec<Instruction>,
     /// The last place of each return value.
     returns: Vec<(u32, Label)>,
@@ -110,16 +116,30 @@ impl Assembler {
         if let Some((_, label)) = self.decided.iter().find(|(known, _)| known == decision) {
             return *label;
         }
-        let mut label = self.finish(word(decision.action));
+        let seen = decision.seen;
+        let mut label = self.finish(self.word(decision.action, decision.mark, seen));
         for exception in decision.first.into_iter().chain(decision.exceptions).rev() {
-            label = self.exception(exception, label);
+            label = self.exception(exception, seen, label);
         }
         self.decided.push((*decision, label));
         label
     }
 
-    fn exception(&mut self, exception: &Exception, otherwise: Label) -> Label {
-        let mut label = self.finish(word(exception.action));
+    /// What is told of goes to the listener, with the answer in the bits that the kernel ignores; zero
+    /// there lets the call go on.
+    fn word(&self, action: Action, mark: Mark, seen: bool) -> u32 {
+        match (action, mark) {
+            (Action::Allow, _) if seen => RET_USER_NOTIF,
+            (Action::Allow, _) => ALLOW,
+            (Action::Errno(number), Mark::Told(..)) if self.hearing != Hearing::Nothing => {
+                RET_USER_NOTIF | u32::from(number)
+            }
+            (Action::Errno(number), _) => ERRNO | u32::from(number),
+        }
+    }
+
+    fn exception(&mut self, exception: &Exception, seen: bool, otherwise: Label) -> Label {
+        let mut label = self.finish(self.word(exception.action, exception.mark, seen));
         for test in exception.tests.iter().rev() {
             label = self.test(test, label, otherwise);
         }
@@ -228,10 +248,3 @@ impl Assembler {
 /// One less than a jump reaches, because making the second target of a jump near may put one more
 /// instruction before the first.
 const FARTHEST: usize = u8::MAX as usize - 1;
-
-fn word(action: Action) -> u32 {
-    match action {
-        Action::Allow => ALLOW,
-        Action::Errno(number) => ERRNO | u32::from(number),
-    }
-}

@@ -1,6 +1,7 @@
 //! The rules as `build.rs` makes them from the TOML files beside this one.
 
-use super::Action;
+use super::{Action, Mark};
+use crate::model::event::{EventKind, Severity};
 
 /// One system call and the place of its rule in `RULES` at basic, standard and strict.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) action: Action,
+    pub(super) mark: Mark,
     pub(super) exceptions: &'static [Exception],
     pub(super) condition: &'static str,
     pub(super) reason: &'static str,
@@ -24,6 +26,7 @@ pub(super) struct Rule {
 pub(super) struct Exception {
     pub(super) tests: &'static [Test],
     pub(super) action: Action,
+    pub(super) mark: Mark,
 }
 
 /// Holds if the masked argument is one of `values`, or none of them if `negated`.
@@ -34,6 +37,23 @@ pub(super) struct Test {
     pub(super) mask: u64,
     pub(super) negated: bool,
     pub(super) values: &'static [u32],
+}
+
+impl Exception {
+    pub(super) fn holds(&self, args: &[u64; 6]) -> bool {
+        self.tests.iter().all(|test| test.holds(args))
+    }
+}
+
+impl Test {
+    fn holds(&self, args: &[u64; 6]) -> bool {
+        let Some(arg) = usize::try_from(self.argument).ok().and_then(|at| args.get(at)) else {
+            return false;
+        };
+        let read = if self.width == Width::U32 { arg & 0xffff_ffff } else { *arg };
+        let found = self.values.iter().any(|value| u64::from(*value) == read & self.mask);
+        found != self.negated
+    }
 }
 
 /// How much of the register the kernel reads. A filter that compares more is evaded by setting bits

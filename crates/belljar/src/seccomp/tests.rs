@@ -80,7 +80,7 @@ fn judge(machine: &Machine, decide: impl Fn(&Call) -> Decision, data: &Data) -> 
             member != test.negated
         })
     };
-    let Decision { first, exceptions, action } = decide(call);
+    let Decision { first, exceptions, action, .. } = decide(call);
     let decided = first
         .filter(|exception| matches(exception))
         .or_else(|| exceptions.iter().find(|exception| matches(exception)))
@@ -92,7 +92,7 @@ fn judge(machine: &Machine, decide: impl Fn(&Call) -> Decision, data: &Data) -> 
 }
 
 fn build(machine: &Machine, profile: Profile, adjust: &Adjust) -> Vec<Instruction> {
-    program::assemble(machine, |call| decide(call, profile, adjust))
+    program::assemble(machine, Hearing::Nothing, |call| decide(call, profile, adjust))
 }
 
 /// What the compiled filter of this machine says to one call by name.
@@ -578,13 +578,13 @@ fn deny_beats_allow_and_allow_beats_every_argument_rule() {
 fn misspelt_name_is_an_error_that_names_the_nearest() {
     let error = |name: &str| {
         let adjust = Adjust { deny: vec![name.into()], ..Adjust::default() };
-        compile(Profile::Standard, &adjust).unwrap_err().to_string()
+        compile(Profile::Standard, &adjust, Hearing::Nothing).unwrap_err().to_string()
     };
     assert_eq!(error("ptrce"), "no system call is named \"ptrce\"; did you mean \"ptrace\"?");
     assert_eq!(error("launch_rocket"), "no system call is named \"launch_rocket\"");
     assert_eq!(error(""), "no system call is named \"\"");
     let elsewhere = Adjust { deny: vec!["open".into(), "fstatat".into()], ..Adjust::default() };
-    assert!(compile(Profile::Standard, &elsewhere).is_ok());
+    assert!(compile(Profile::Standard, &elsewhere, Hearing::Nothing).is_ok());
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Before the release: what the keeper waits for while nothing of the program runs.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_sys::{Errno, Result, fd};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{Keeper, SETUP_LIMIT, wait};
+use super::{Keeper, SETUP_LIMIT, heard, wait};
 use crate::cgroup::Group;
+use crate::notify::Ear;
 use crate::plan::{Delivery, Invocation};
 use crate::report::{At, Failed, Note, Ready, Step, Stopped};
 use crate::wire::{receive_delivery, send_placed};
@@ -15,10 +16,10 @@ use crate::wire::{receive_delivery, send_placed};
 impl Keeper {
     /// Waits until the payload has locked itself down.
     pub(super) fn await_ready(
-        &self,
+        &mut self,
         control: &OwnedFd,
     ) -> std::result::Result<(Ready, u32), Failed> {
-        let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Clone)?;
+        let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Clone)?;
         if let Heard::Note(Note::Ready(ready), sender) = heard {
             return Ok((ready, sender));
         }
@@ -27,12 +28,14 @@ impl Keeper {
 
     /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
     /// in it so far.
-    pub(super) fn wake_interpreter(&self, control: &OwnedFd) -> std::result::Result<(), Failed> {
-        let gate = self.gate.as_ref();
-        if let Some(gate) = gate {
+    pub(super) fn wake_interpreter(
+        &mut self,
+        control: &OwnedFd,
+    ) -> std::result::Result<(), Failed> {
+        if let Some(gate) = &self.gate {
             rustix::io::write(gate, b"g").at(Step::ReadBack)?;
         }
-        let heard = self.hear(control, gate, Some(SETUP_LIMIT)).at(Step::Exec)?;
+        let heard = self.hear(control, Gate::Heard, Some(SETUP_LIMIT)).at(Step::Exec)?;
         if matches!(heard, Heard::Gate) { Ok(()) } else { Err(heard.stopped(Step::Exec).into()) }
     }
 
@@ -42,7 +45,7 @@ impl Keeper {
         &mut self,
         control: &OwnedFd,
     ) -> std::result::Result<Vec<u8>, Failed> {
-        let heard = self.hear(control, None, None).at(Step::Plan)?;
+        let heard = self.hear(control, Gate::Ignored, None).at(Step::Plan)?;
         if !matches!(heard, Heard::Control) {
             return Err(heard.stopped(Step::Exec).into());
         }
@@ -50,7 +53,7 @@ impl Keeper {
         let Delivery { argv, environment, placed, wall_ms } = delivery;
         if !placed.is_empty() {
             send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
-            let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Placed)?;
+            let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Placed)?;
             if !matches!(heard, Heard::Note(Note::Placed, _)) {
                 return Err(heard.stopped(Step::Placed).into());
             }
@@ -64,49 +67,80 @@ impl Keeper {
     }
 
     /// Whatever comes first: a note, the engine, init's end, or (if asked for) a word at the gate.
-    fn hear(
-        &self,
+    fn hear(&mut self, control: &OwnedFd, gate: Gate, limit: Option<Duration>) -> Result<Heard> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        loop {
+            if let Some(heard) = self.hear_once(control, gate, deadline)? {
+                return Ok(heard);
+            }
+        }
+    }
+
+    /// One wait of [`Self::hear`]; `None` when it was a call to answer. It is our own code's, so nobody is
+    /// told of it.
+    fn hear_once(
+        &mut self,
         control: &OwnedFd,
-        gate: Option<&OwnedFd>,
-        limit: Option<Duration>,
-    ) -> Result<Heard> {
+        gate: Gate,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Heard>> {
+        let gate = self.gate.as_ref().filter(|_| gate == Gate::Heard);
         let mut fds = vec![
             PollFd::new(&self.notes, PollFlags::IN),
             PollFd::new(control, PollFlags::IN),
             PollFd::new(&self.init_fd, PollFlags::IN),
         ];
         fds.extend(gate.map(|gate| PollFd::new(gate, PollFlags::IN)));
-        match limit {
-            Some(limit) => wait(&mut fds, limit)?,
+        let called = fds.len();
+        fds.extend(self.ear.as_ref().and_then(Ear::descriptor).map(heard));
+        match deadline {
+            Some(deadline) => wait(&mut fds, deadline.saturating_duration_since(Instant::now()))?,
             None => drop(rustix::io::retry_on_intr(|| poll(&mut fds, None))?),
         }
         let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
+        let call = fds.get(called).map(PollFd::revents).filter(|found| !found.is_empty());
+        if let (Some(ear), Some(found)) = (&mut self.ear, call) {
+            ear.attend(found, None);
+            return Ok(None);
+        }
         if fired[0] {
             let mut bytes = [0; Note::BYTES];
             let received = fd::receive(&self.notes, &mut bytes)?;
             let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
-            return Ok(match Note::from_bytes(&bytes[..received.length]) {
+            let listener = received.fds.into_iter().next();
+            if let (Some(listener), Some(lockdown)) = (listener, &self.plan.lockdown) {
+                let listen = lockdown.listen.as_ref();
+                self.ear = listen.map(|listen| Ear::new(listener, lockdown, listen));
+            }
+            return Ok(Some(match Note::from_bytes(&bytes[..received.length]) {
                 Some(note) => Heard::Note(note, sender.cast_unsigned()),
                 // Not a word: all ends are closed, whoever set up died.
                 None if received.length == 0 => Heard::Death,
                 None => return Err(Errno::PROTO),
-            });
+            }));
         }
         let gate_fired = fired.get(3) == Some(&true);
         if let Some(gate) = gate.filter(|_| gate_fired) {
             let mut word = [0; 1];
-            return Ok(if fd::receive(gate, &mut word)?.length == 1 {
+            return Ok(Some(if fd::receive(gate, &mut word)?.length == 1 {
                 Heard::Gate
             } else {
                 Heard::Death
-            });
+            }));
         }
-        Ok(match (fired[1], fired[2]) {
+        Ok(Some(match (fired[1], fired[2]) {
             (true, _) => Heard::Control,
             (_, true) => Heard::Death,
             _ => return Err(Errno::TIMEDOUT),
-        })
+        }))
     }
+}
+
+/// Whether a word at the gate is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Heard,
+    Ignored,
 }
 
 /// What was heard while nothing of the program runs.

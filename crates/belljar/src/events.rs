@@ -1,0 +1,290 @@
+//! From raw facts to security events: what the keeper saw a program try, named, judged and counted.
+//!
+//! The keeper answers and tells numbers; here they get names, a kind, a severity and a fix. What is a
+//! pattern only over time (storms of refusals, scans of ports) is looked for at the end.
+
+mod address;
+mod describe;
+mod flags;
+mod shapes;
+mod shown;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use belljar_jail::tried::{Counted, Seen, Tried};
+
+use crate::model::event::{Event, EventKind, Process, Severity};
+use crate::model::wording;
+use crate::seccomp::{self, Adjust, Hearing, Mark, Profile, Refusal};
+use address::Address;
+use describe::Call;
+
+pub(crate) use shapes::looks;
+
+/// As much as the keeper reads of a command line.
+const MAX_COMMAND: usize = 512;
+/// So many different ports of one host, or hosts, are no ordinary client.
+const SCAN: usize = 20;
+/// So many refusals of what innocent programs do not try are a storm.
+const DENIAL_STORM: u64 = 1000;
+
+/// Under which filter a program runs: what is needed to say why a call was refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub profile: Profile,
+    pub adjust: Adjust,
+    pub hearing: Hearing,
+}
+
+/// Gets each event when it is first seen. It must not wait: the run's output is not read meanwhile.
+pub type EventSink = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// What one program tried so far.
+pub(crate) struct Tally {
+    rules: Rules,
+    sink: Option<EventSink>,
+    events: Vec<Event>,
+    /// Which event a number of the keeper's belongs to.
+    numbers: BTreeMap<u32, usize>,
+    targets: BTreeMap<IpAddr, BTreeSet<u16>>,
+}
+
+impl Tally {
+    pub(crate) fn new(rules: Rules, sink: Option<EventSink>) -> Self {
+        let (numbers, targets) = (BTreeMap::new(), BTreeMap::new());
+        Self { rules, sink, events: Vec::new(), numbers, targets }
+    }
+
+    /// Takes what was tried, and tells of it if it is new.
+    pub(crate) fn take(&mut self, tried: &Tried) {
+        let call = Call::of(tried);
+        let event = match tried.errno {
+            0 => self.allowed(tried, &call),
+            _ => self.refused(tried, &call),
+        };
+        let Some(event) = event else { return };
+        let known = self.events.iter().position(|known| known.is_like(&event));
+        let place = known.unwrap_or(self.events.len());
+        self.numbers.insert(tried.number, place);
+        match known.and_then(|place| self.events.get_mut(place)) {
+            Some(known) => known.count += 1,
+            None => {
+                if let Some(sink) = &self.sink {
+                    sink(&event);
+                }
+                self.events.push(event);
+            }
+        }
+    }
+
+    fn refused(&self, tried: &Tried, call: &Call) -> Option<Event> {
+        let Rules { profile, adjust, .. } = &self.rules;
+        let refusal = seccomp::refusal(*profile, adjust, tried.call, &tried.args)?;
+        let Mark::Told(kind, severity) = refusal.mark else {
+            return None;
+        };
+        Some(Event {
+            kind,
+            severity,
+            time: time_of(tried.time_ms),
+            process: process(&tried.process),
+            syscall: Some(call.name.clone()),
+            detail: call.describe(tried),
+            rule: rule(*profile, &refusal),
+            fix: fix(&refusal, tried),
+            count: 1,
+        })
+    }
+
+    /// An allowed call is an event only for where it leads.
+    fn allowed(&mut self, tried: &Tried, call: &Call) -> Option<Event> {
+        let address = call.address(tried).filter(|_| call.name == "connect")?;
+        if let Address::Ip(target) = &address {
+            self.targets.entry(target.ip()).or_default().insert(target.port());
+        }
+        if address.is_own() {
+            return None;
+        }
+        let (kind, severity, fix) = if address.is_metadata() {
+            (EventKind::EscapeAttempt, Severity::High, wording::metadata_fix())
+        } else {
+            (EventKind::PermissionDenied, Severity::Low, wording::no_network_fix())
+        };
+        Some(Event {
+            kind,
+            severity,
+            time: time_of(tried.time_ms),
+            process: process(&tried.process),
+            syscall: Some(call.name.clone()),
+            detail: wording::connection(&address.to_string(), address.is_metadata()),
+            rule: "net_namespace".to_owned(),
+            fix,
+            count: 1,
+        })
+    }
+
+    /// Takes how often each thing was seen.
+    pub(crate) fn count(&mut self, counted: &Counted) {
+        for (number, count, _) in &counted.counts {
+            if let Some(event) = self.numbers.get(number).and_then(|at| self.events.get_mut(*at)) {
+                event.count += count - 1;
+            }
+        }
+        for (call, count) in &counted.untold {
+            let name = seccomp::name(*call);
+            let known = self.events.iter_mut().rfind(|event| event.syscall.as_deref() == name);
+            if let Some(event) = known {
+                event.count += count;
+            }
+        }
+    }
+
+    /// All of it, with the patterns that show only now.
+    pub(crate) fn finish(mut self, now: SystemTime) -> Vec<Event> {
+        let patterns: Vec<Event> =
+            self.denial_storm(now).into_iter().chain(self.port_scan(now)).collect();
+        self.events.extend(patterns);
+        self.events
+    }
+
+    fn denial_storm(&self, now: SystemTime) -> Option<Event> {
+        let grave = self.events.iter().filter(|event| event.severity > Severity::Info);
+        let refused = grave.filter(|event| event.rule.starts_with("seccomp"));
+        let (mut all, mut most): (u64, Option<&Event>) = (0, None);
+        for event in refused {
+            all = all.saturating_add(event.count);
+            most = most.filter(|known| known.count >= event.count).or(Some(event));
+        }
+        let most = most.filter(|_| all >= DENIAL_STORM)?;
+        let detail = wording::denial_storm(all, most.syscall.as_deref().unwrap_or_default());
+        Some(pattern(now, detail, "denial_storm", most.process.clone()))
+    }
+
+    fn port_scan(&self, now: SystemTime) -> Option<Event> {
+        let ports = self.targets.iter().max_by_key(|(_, ports)| ports.len());
+        let detail = match ports {
+            Some((host, ports)) if ports.len() >= SCAN => {
+                wording::port_scan(&host.to_string(), ports.len())
+            }
+            _ if self.targets.len() >= SCAN => wording::host_scan(self.targets.len()),
+            _ => return None,
+        };
+        Some(pattern(now, detail, "port_scan", None))
+    }
+}
+
+/// What only shows over time.
+pub(crate) fn pattern(
+    now: SystemTime,
+    detail: String,
+    rule: &str,
+    process: Option<Process>,
+) -> Event {
+    Event {
+        kind: EventKind::SuspiciousBehavior,
+        severity: Severity::Medium,
+        time: humantime::format_rfc3339_millis(now).to_string(),
+        process,
+        syscall: None,
+        detail,
+        rule: format!("pattern/{rule}"),
+        fix: wording::pattern_fix(),
+        count: 1,
+    }
+}
+
+fn time_of(milliseconds: u64) -> String {
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds));
+    humantime::format_rfc3339_millis(time.unwrap_or(SystemTime::UNIX_EPOCH)).to_string()
+}
+
+fn process(seen: &Seen) -> Option<Process> {
+    (seen.pid != 0).then(|| Process {
+        pid: seen.pid,
+        command: shown::command(&seen.command, MAX_COMMAND),
+        parent: (seen.parent != 0).then_some(seen.parent),
+    })
+}
+
+/// Where the rule stands, for whoever wants to read its reason (`belljar levels`).
+fn rule(profile: Profile, refusal: &Refusal) -> String {
+    let by = match profile {
+        _ if refusal.by_request => "request",
+        _ if refusal.by_workspace => "workspace",
+        Profile::Basic => "basic",
+        Profile::Standard => "standard",
+        Profile::Strict => "strict",
+    };
+    format!("seccomp/{by}/{}", refusal.name)
+}
+
+/// Flags of clone and unshare that anybody may ask for; all others need a capability.
+const CLONE_NEWUSER: u64 = 0x1000_0000;
+const NAMESPACES: u64 = 0x7e02_0080;
+
+/// Calls for which the kernel wants a capability, which no program has here, whatever is allowed.
+const PRIVILEGED: [&str; 40] = [
+    "acct",
+    "adjtimex",
+    "bpf",
+    "chroot",
+    "clock_adjtime",
+    "clock_settime",
+    "delete_module",
+    "fanotify_mark",
+    "finit_module",
+    "fsconfig",
+    "fsmount",
+    "fsopen",
+    "fspick",
+    "init_module",
+    "ioperm",
+    "iopl",
+    "kexec_file_load",
+    "kexec_load",
+    "lookup_dcookie",
+    "mknod",
+    "mknodat",
+    "mount",
+    "mount_setattr",
+    "move_mount",
+    "open_by_handle_at",
+    "open_tree",
+    "open_tree_attr",
+    "pivot_root",
+    "quotactl",
+    "quotactl_fd",
+    "reboot",
+    "setdomainname",
+    "sethostname",
+    "setns",
+    "settimeofday",
+    "swapoff",
+    "swapon",
+    "syslog",
+    "umount2",
+    "vhangup",
+];
+
+fn fix(refusal: &Refusal, tried: &Tried) -> String {
+    let name = refusal.name;
+    let namespaces = tried.args[0] & NAMESPACES;
+    let no_capability = PRIVILEGED.contains(&name)
+        || matches!(name, "clone" | "unshare")
+            && namespaces != 0
+            && namespaces & CLONE_NEWUSER == 0;
+    if refusal.by_request {
+        wording::not_denied_fix(name)
+    } else if refusal.by_workspace {
+        wording::workspace_fix()
+    } else if no_capability {
+        wording::capability_fix()
+    } else if refusal.allowed_at_standard {
+        wording::level_fix(name)
+    } else {
+        wording::allow_fix(name)
+    }
+}

@@ -1,0 +1,367 @@
+//! The keeper's ear: answers the calls that the program's filter brings to us, and tells of them.
+//!
+//! The answer is what the filter itself says (its low 16 bits, which the kernel ignores): an errno, or
+//! zero for a call that is allowed and only looked at. Nothing that is read decides anything. The work
+//! is bounded: so many things are told, the rest is counted and answered at once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use belljar_sys::fd;
+use belljar_sys::notify::{self, Waiting};
+use belljar_sys::seccomp::Instruction;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::plan::{Lockdown, unpack};
+use crate::report::Message;
+use crate::tried::{Counted, Listen, Look, Seen, Tried, What};
+
+/// Refused calls told one by one, over a whole run,
+const MAX_TOLD: usize = 256;
+/// and of one thread and one call; the rest of them is counted unread.
+const MAX_TOLD_EACH: u64 = 8;
+/// Different allowed calls told one by one where the run is recorded,
+const MAX_RECORDED: usize = 4096;
+/// and where only connections are looked at.
+const MAX_SEEN: usize = 128;
+/// Threads and calls that are counted apart.
+const MAX_COUNTED: usize = 1024;
+/// Answers before the clocks are looked at again, in number and in time.
+const BATCH: usize = 256;
+const BATCH_TIME: Duration = Duration::from_millis(2);
+/// A caller in a loop comes back within this.
+const NEXT_CALL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+
+/// What is read of a text, of a list of texts, of bytes, and of a command line.
+const MAX_TEXT: usize = 512;
+const MAX_TEXTS: usize = 16;
+const MAX_BYTES: usize = 128;
+const MAX_COMMAND: usize = 512;
+const MAX_STATUS: usize = 4096;
+
+/// The counts in one message: it must fit the wire.
+const COUNTS_AT_ONCE: usize = 256;
+
+const EPERM: u16 = 1;
+
+/// One sandbox's notifications.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    listener: OwnedFd,
+    filter: Vec<Instruction>,
+    listen: Listen,
+    /// All who could call are gone.
+    deaf: bool,
+    /// What was told, with how often it came and the sum of its third argument.
+    counts: Vec<(u64, u64)>,
+    /// Where a thing that was told is counted.
+    known: HashMap<u64, usize>,
+    /// Refusals of one thread and one call.
+    each: HashMap<(u32, u32), u64>,
+    /// What is not told, by call.
+    untold: HashMap<u32, u64>,
+    told: usize,
+    recorded: usize,
+    unrecorded: u64,
+}
+
+impl Ear {
+    pub(crate) fn new(listener: OwnedFd, lockdown: &Lockdown, listen: &Listen) -> Self {
+        notify::hurry(&listener);
+        Self {
+            listener,
+            filter: lockdown.filter.iter().map(|one| unpack(*one)).collect(),
+            listen: listen.clone(),
+            deaf: false,
+            counts: Vec::new(),
+            known: HashMap::new(),
+            each: HashMap::new(),
+            untold: HashMap::new(),
+            told: 0,
+            recorded: 0,
+            unrecorded: 0,
+        }
+    }
+
+    /// What to poll; nothing when nobody is left to call.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (!self.deaf).then(|| self.listener.as_fd())
+    }
+
+    /// Answers what waits, for a bounded while; tells `engine` if there is one to tell.
+    pub(crate) fn attend(&mut self, found: PollFlags, engine: Option<&OwnedFd>) {
+        if !found.contains(PollFlags::IN) {
+            self.deaf = true; // hung up, or broken: it never gets better
+            return;
+        }
+        let until = Instant::now() + BATCH_TIME;
+        for _ in 0..BATCH {
+            // An error: it was killed while it waited, and waits no more.
+            if let Ok(call) = notify::take(&self.listener) {
+                self.answer(&call, engine);
+            }
+            let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
+            let more = poll(&mut fds, Some(&NEXT_CALL));
+            if more != Ok(1) || !fds[0].revents().contains(PollFlags::IN) || Instant::now() >= until
+            {
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, call: &Waiting, engine: Option<&OwnedFd>) {
+        let errno = judge(&self.filter, call);
+        if let Some(engine) = engine {
+            match errno {
+                0 => self.see_allowed(call, engine),
+                _ => self.see_refused(call, errno, engine),
+            }
+        }
+        // ENOENT: killed meanwhile, which needs no answer.
+        let _gone = match errno {
+            0 => notify::let_go_on(&self.listener, call),
+            _ => notify::refuse(&self.listener, call, errno),
+        };
+    }
+
+    fn see_refused(&mut self, call: &Waiting, errno: u16, engine: &OwnedFd) {
+        let key = (call.thread, call.number);
+        let room = self.each.len() < MAX_COUNTED;
+        let times = match self.each.entry(key) {
+            Entry::Occupied(mut times) => {
+                *times.get_mut() += 1;
+                *times.get()
+            }
+            Entry::Vacant(place) if room => *place.insert(1),
+            Entry::Vacant(_) => u64::MAX,
+        };
+        if times <= MAX_TOLD_EACH && self.told < MAX_TOLD {
+            let read = self.read(call);
+            let known = identity(call, &read, true);
+            if self.count_again(known, call) {
+                return;
+            }
+            if self.tell(call, errno, read, known, engine) {
+                self.told += 1;
+                return;
+            }
+        }
+        *self.untold.entry(call.number).or_default() += 1;
+    }
+
+    fn see_allowed(&mut self, call: &Waiting, engine: &OwnedFd) {
+        let read = self.read(call);
+        let known = identity(call, &read, false);
+        if self.count_again(known, call) {
+            return;
+        }
+        let most = if self.listen.record { MAX_RECORDED } else { MAX_SEEN };
+        if self.recorded < most && self.tell(call, 0, read, known, engine) {
+            self.recorded += 1;
+        } else {
+            self.unrecorded += 1;
+        }
+    }
+
+    fn count_again(&mut self, known: u64, call: &Waiting) -> bool {
+        let Some((count, sum)) = self.known.get(&known).and_then(|at| self.counts.get_mut(*at))
+        else {
+            return false;
+        };
+        *count += 1;
+        *sum = sum.saturating_add(call.args[2]);
+        true
+    }
+
+    /// Tells the engine, if it listens: we do not wait for it.
+    fn tell(
+        &mut self,
+        call: &Waiting,
+        errno: u16,
+        read: Vec<Option<Vec<u8>>>,
+        known: u64,
+        engine: &OwnedFd,
+    ) -> bool {
+        let process = seen(call.thread);
+        if !notify::still_waits(&self.listener, call) {
+            return false; // what was read may be of another by now
+        }
+        let Ok(number) = u32::try_from(self.counts.len()) else {
+            return false;
+        };
+        let (call_number, args) = (call.number, call.args);
+        let tried =
+            Tried { number, time_ms: now_ms(), process, call: call_number, args, read, errno };
+        let Ok(json) = serde_json::to_vec(&Message::Tried(tried)) else {
+            return false;
+        };
+        if fd::try_send(engine, &json).is_err() {
+            return false;
+        }
+        self.known.insert(known, self.counts.len());
+        self.counts.push((1, args[2]));
+        true
+    }
+
+    fn read(&self, call: &Waiting) -> Vec<Option<Vec<u8>>> {
+        let looks = &self.listen.looks;
+        let first = looks.partition_point(|look| look.call < call.number);
+        let own = looks[first..].iter().take_while(|look| look.call == call.number);
+        own.map(|look| read(call, look)).collect()
+    }
+
+    /// What is left to say when all is over. An engine that does not listen any more is not told.
+    pub(crate) fn finish(&self, engine: &OwnedFd) {
+        let again = self.counts.iter().zip(0..).filter(|((count, _), _)| *count > 1);
+        let counts: Vec<_> = again.map(|((count, sum), number)| (number, *count, *sum)).collect();
+        let mut untold: Vec<_> = self.untold.iter().map(|(call, count)| (*call, *count)).collect();
+        untold.sort_unstable();
+        untold.truncate(COUNTS_AT_ONCE);
+        let last = Counted { counts: Vec::new(), untold, unrecorded: self.unrecorded };
+        let parts = counts.chunks(COUNTS_AT_ONCE);
+        let parts = parts.map(|some| Counted { counts: some.to_vec(), ..Counted::default() });
+        for part in parts.chain([last]).filter(|part| *part != Counted::default()) {
+            if let Ok(json) = serde_json::to_vec(&Message::Counted(part)) {
+                fd::send(engine, &json, &[]).ok();
+            }
+        }
+    }
+}
+
+/// What makes two calls the same thing. Addresses differ where their contents are the same.
+fn identity(call: &Waiting, read: &[Option<Vec<u8>>], with_args: bool) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (call.thread, call.number, read).hash(&mut hasher);
+    if with_args && read.is_empty() {
+        call.args.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// What the filter keeps in the low bits of its answer. Anything but a notification is not for us.
+fn judge(filter: &[Instruction], call: &Waiting) -> u16 {
+    let data = evaluate(filter, call).filter(|found| found >> 16 == notify::RET_USER_NOTIF >> 16);
+    data.map_or(EPERM, |found| u16::try_from(found & 0xffff).unwrap_or(EPERM))
+}
+
+/// Runs a filter as the kernel does. Jumps only go forwards, so it ends.
+fn evaluate(filter: &[Instruction], call: &Waiting) -> Option<u32> {
+    let load = |place: u32| -> Option<u32> {
+        let (argument, high) = ((place.checked_sub(16)).map(|at| at / 8), place % 8 == 4);
+        Some(match (place, argument) {
+            (0, _) => call.number,
+            (4, _) => call.architecture,
+            (_, argument) => {
+                let whole = call.args.get(usize::try_from(argument?).ok()?)?;
+                u32::try_from(if high { whole >> 32 } else { whole & 0xffff_ffff }).ok()?
+            }
+        })
+    };
+    let (mut at, mut accumulator) = (0, 0);
+    loop {
+        let Instruction { code, jump_true, jump_false, k } = *filter.get(at)?;
+        let branch = |holds: bool| usize::from(if holds { jump_true } else { jump_false });
+        at += 1;
+        match code {
+            0x20 => accumulator = load(k)?,
+            0x54 => accumulator &= k,
+            0x05 => at += usize::try_from(k).ok()?,
+            0x15 => at += branch(accumulator == k),
+            0x35 => at += branch(accumulator >= k),
+            0x06 => return Some(k),
+            _ => return None,
+        }
+    }
+}
+
+fn read(call: &Waiting, look: &Look) -> Option<Vec<u8>> {
+    let argument = |index: u8| call.args.get(usize::from(index)).copied();
+    let value = argument(look.argument)?;
+    let bytes = |length: usize| {
+        let mut bytes = vec![0; length.min(MAX_BYTES)];
+        let read = notify::read_memory(call.thread, value, &mut bytes).ok()?;
+        bytes.truncate(read);
+        Some(bytes)
+    };
+    match look.what {
+        What::Text => notify::read_text(call.thread, value, MAX_TEXT).ok(),
+        What::Texts => read_texts(call.thread, value),
+        What::Bytes(length) => bytes(usize::from(length)),
+        What::BytesOf(other) => bytes(usize::try_from(argument(other)?).unwrap_or(MAX_BYTES)),
+        What::Descriptor => {
+            // The kernel reads 32 bits of it. AT_FDCWD, and what is not open, have no link of a number.
+            let number = u32::try_from(value & 0xffff_ffff).ok()?.cast_signed();
+            let name = match number {
+                -100 => "cwd".to_owned(),
+                number => format!("fd/{number}"),
+            };
+            let path = format!("/proc/{}/{name}", call.thread);
+            let target = rustix::fs::readlinkat(CWD, path, Vec::new()).ok()?.into_bytes();
+            Some(target[..target.len().min(MAX_TEXT)].to_vec())
+        }
+    }
+}
+
+fn read_texts(thread: u32, address: u64) -> Option<Vec<u8>> {
+    let mut addresses = [0; MAX_TEXTS * 8];
+    let read = notify::read_memory(thread, address, &mut addresses).ok()?;
+    let mut all = Vec::new();
+    for one in addresses[..read].chunks_exact(8) {
+        let one = u64::from_le_bytes(one.try_into().ok()?);
+        if one == 0 || all.len() >= MAX_TEXT {
+            break;
+        }
+        all.extend(notify::read_text(thread, one, MAX_TEXT - all.len()).ok()?);
+        all.push(0);
+    }
+    Some(all)
+}
+
+/// Who a thread belongs to, as the program sees it. What cannot be known is zero or empty.
+fn seen(thread: u32) -> Seen {
+    let status_of = |process: u32| {
+        let status = head_of(&format!("/proc/{process}/status"), MAX_STATUS);
+        String::from_utf8_lossy(&status).into_owned()
+    };
+    let status = status_of(thread);
+    let parent = field(&status, "PPid:").and_then(|text| text.parse::<u32>().ok());
+    let parent = parent.filter(|parent| *parent != 0);
+    let of_parent = parent.map(status_of);
+    Seen {
+        pid: inner_pid(&status, &status).unwrap_or(0),
+        parent: of_parent.and_then(|theirs| inner_pid(&theirs, &status)).unwrap_or(0),
+        command: head_of(&format!("/proc/{thread}/cmdline"), MAX_COMMAND),
+    }
+}
+
+/// The last of a process's ids, if it is in as many namespaces as `beside`: a parent further out is not
+/// the program's to see.
+fn inner_pid(status: &str, beside: &str) -> Option<u32> {
+    let ids = |status| field(status, "NStgid:").map(|text| text.split_ascii_whitespace().count());
+    let last = field(status, "NStgid:")?.split_ascii_whitespace().next_back()?.parse().ok();
+    last.filter(|_| ids(status) == ids(beside))
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// The beginning of a small file; nothing if it cannot be read.
+fn head_of(path: &str, most: usize) -> Vec<u8> {
+    let mut bytes = vec![0; most];
+    let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let read = opened.and_then(|file| rustix::io::read(file, &mut bytes[..]));
+    bytes.truncate(read.unwrap_or(0));
+    bytes
+}
+
+fn now_ms() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
+}
