@@ -124,10 +124,14 @@ fn recommendations(outcome: &Outcome, events: &[Event]) -> Vec<String> {
         words::advice(outcome.risk).map(ToOwned::to_owned).into_iter().collect();
     let mut fixes: Vec<&str> = Vec::new();
     for event in events.iter().filter(|event| event.severity > Severity::Info) {
-        if !fixes.contains(&event.fix.as_str()) && fixes.len() < MOST_FIXES {
-            fixes.push(&event.fix);
-            all.push(words::if_meant(&event.detail, &event.fix));
+        if fixes.contains(&event.fix.as_str()) || fixes.len() >= MOST_FIXES {
+            continue;
         }
+        fixes.push(&event.fix);
+        // Where nothing would allow it there is nothing to do.
+        all.extend(
+            (!event.fix.starts_with("nothing")).then(|| words::if_meant(&event.detail, &event.fix)),
+        );
     }
     if let (Verdict::Exited { code }, true) = (&outcome.verdict, fixes.is_empty()) {
         all.extend((*code != 0).then(|| words::own_failure(*code)));

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
-use belljar::visible::escaped_json;
+use belljar::visible::{escaped_json, is_unseen};
 use belljar::{DiskLimit, Error, Event, EventKind, Outcome, Stream, Verdict};
 
 use crate::output::put;
@@ -232,7 +232,7 @@ fn colour_length(after: &[u8]) -> Colour {
 
 /// Text with control characters made visible: file names and messages may hold anything.
 pub(crate) fn visible(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() && one != '\n' { '\u{fffd}' } else { one }).collect()
+    text.chars().map(|one| if is_unseen(one) && one != '\n' { '\u{fffd}' } else { one }).collect()
 }
 
 /// What went wrong with a run that did not simply exit, in one line; nothing for a plain exit.

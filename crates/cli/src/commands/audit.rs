@@ -131,7 +131,7 @@ fn list(args: &AuditList) -> Result<u8, Trouble> {
         return Ok(render::trouble("no recorded run matches", 0));
     }
     let mut text =
-        "EXECUTION ID                BEGAN (UTC)          VERDICT          RISK      LANGUAGE  USER\n"
+        "EXECUTION ID                BEGAN (UTC)         VERDICT          RISK      LANGUAGE  USER\n"
             .to_owned();
     for run in &runs {
         text += &row(run);
@@ -169,9 +169,13 @@ fn show(args: &AuditShow) -> Result<u8, Trouble> {
         return Ok(render::json(&run));
     }
     // All of it: a record has too many parts for a form of its own that would show more.
-    let text = serde_json::to_value(&run).map_err(|error| Trouble::Output(error.into()))?;
+    let mut all = serde_json::to_value(&run).map_err(|error| Trouble::Output(error.into()))?;
     let mut lines = String::new();
-    outline(&mut lines, "", &text, 0);
+    for name in
+        ["execution_id", "state", "verdict", "began", "ended", "summary", "start", "end", "records"]
+    {
+        outline(&mut lines, name, &all[name].take(), 1);
+    }
     Ok(render::line(lines.trim_end()))
 }
 
