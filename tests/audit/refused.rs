@@ -43,7 +43,7 @@ fn on_a_full_disk(place: &Place, script: &str) -> belljar_tests::Ended {
     let state = place.state();
     let program = if is_root() {
         // In a mount namespace of its own, so that nothing is left.
-        let mount = "mount -t tmpfs -o size=512k none \"$STATE\"";
+        let mount = "mount -t tmpfs -o size=512k,mode=0700 none \"$STATE\"";
         Program::new("/usr/bin/unshare")
             .args(["--mount", "/bin/sh", "-ec"])
             .arg(format!("{mount}\n{script}"))

@@ -100,9 +100,16 @@ fn every_kind_of_tampering_with_the_file_is_found() {
     let trail = place.state().join("audit.db");
     let kept = fs::read(&trail).expect("verify has brought all into the file");
     // One byte of what was recorded.
-    let at = find(&kept, b"\"language\":\"bash\"").expect("it is there") + 12;
     let mut changed = kept.clone();
-    changed[at] = b'B';
+    let wanted = b"\"language\":\"bash\"";
+    let mut places = 0;
+    for at in 0..changed.len() - wanted.len() {
+        if changed[at..].starts_with(wanted) {
+            changed[at + 12] = b'B';
+            places += 1;
+        }
+    }
+    assert!(places >= 6, "{places}");
     fs::write(&trail, &changed).expect("it is ours");
     let ended = place.audit(&["verify"]);
     let named = ended.err().contains("was changed: its hash is not that of its contents");
@@ -114,10 +121,6 @@ fn every_kind_of_tampering_with_the_file_is_found() {
     assert!(ended.err().contains("record 1 was cut off"), "{ended:?}");
     fs::write(&trail, &kept).expect("it is ours");
     place.verified();
-}
-
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
 #[test]

@@ -5,9 +5,11 @@ pub(crate) mod audit;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use belljar::{Level, StartRequest, units};
+use belljar_server::{CpuBudget, Rate};
 use clap::{Args, Parser, Subcommand};
 
 /// Run code that AI agents write where it can do no harm, and be told the truth about it.
@@ -308,9 +310,42 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "LANGUAGE:MODULE", value_parser = module)]
     pub preload: Vec<(String, String)>,
 
+    /// Runs that each key or token may begin: 100/m, 5/s, 100/m:20 for 20 at once, or off
+    #[arg(long, value_name = "RATE", default_value = "100/m", value_parser = rate)]
+    pub rate: Rated,
+
+    /// The same for each user of the Unix socket
+    #[arg(long, value_name = "RATE", default_value = "off", value_parser = rate)]
+    pub rate_local: Rated,
+
+    /// The same for each value of a label, as sandbox=30/m
+    #[arg(long, value_name = "LABEL=RATE", value_parser = labelled::<Rate>)]
+    pub rate_label: Vec<(String, Rate)>,
+
+    /// CPU time that the runs of each value of a label may use together, as team=600s/h
+    #[arg(long, value_name = "LABEL=TIME/PERIOD", value_parser = labelled::<CpuBudget>)]
+    pub cpu_budget: Vec<(String, CpuBudget)>,
+
     /// With less memory available than this, nothing is kept ready
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = units::parse_bytes)]
     pub memory_reserve: u64,
+}
+
+/// A rate, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rated(pub Option<Rate>);
+
+fn rate(word: &str) -> Result<Rated, String> {
+    if word == "off" {
+        return Ok(Rated(None));
+    }
+    word.parse().map(|rate| Rated(Some(rate)))
+}
+
+fn labelled<T: FromStr<Err = String>>(word: &str) -> Result<(String, T), String> {
+    let pair = word.split_once('=').filter(|(label, _)| !label.is_empty());
+    let (label, value) = pair.ok_or("must be a label and what counts for it: team=100/m")?;
+    Ok((label.to_owned(), value.parse()?))
 }
 
 fn start(word: &str) -> Result<StartRequest, String> {

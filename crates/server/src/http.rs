@@ -19,6 +19,7 @@ use belljar::{Engine, Queue};
 use hyper::StatusCode;
 
 use crate::door::{Door, HEALTH, Peer};
+use crate::limits::Limits;
 use crate::problem::{Problem, method_not_allowed};
 use crate::stop::Stop;
 use crate::wire;
@@ -32,6 +33,7 @@ pub(crate) struct Server {
     pub(crate) stop: Stop,
     /// The state directory with the audit trail, when runs are recorded.
     pub(crate) audit: Option<PathBuf>,
+    pub(crate) limits: Limits,
 }
 
 pub(crate) fn router(server: Arc<Server>) -> Router {

@@ -20,8 +20,8 @@ pub struct Problem {
     pub title: Box<str>,
     /// What was attempted, on what, and what to do.
     pub detail: Box<str>,
-    /// `spec`, `setup`, `not_verified`, `unavailable`, `backend`, `lost`, `budget`, `busy`, `cancelled`
-    /// as everywhere in Belljar; `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
+    /// `spec`, `setup`, `not_verified`, `unavailable`, `backend`, `lost`, `budget`, `busy`, `cancelled`,
+    /// `audit` as everywhere in Belljar; `rate_limited`, `budget_spent`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
     /// `too_large`, `timeout` for requests that never reached the engine.
     pub kind: Box<str>,
     /// The field of the request that is wrong.
@@ -32,6 +32,11 @@ pub struct Problem {
     pub step: Option<Box<str>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub errno: Option<Box<str>>,
+    /// The rule that was broken, and in how many seconds it would not be.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rule: Option<Box<str>>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub retry_after_s: Option<u64>,
 }
 
 impl Problem {
@@ -44,6 +49,8 @@ impl Problem {
             field: None,
             step: None,
             errno: None,
+            rule: None,
+            retry_after_s: None,
         }
     }
 
@@ -100,7 +107,8 @@ impl IntoResponse for Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(wire::PROBLEM));
         match response.status() {
             StatusCode::TOO_MANY_REQUESTS => {
-                response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
+                let seconds = self.retry_after_s.unwrap_or(RETRY_AFTER_S);
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
             }
             StatusCode::UNAUTHORIZED => {
                 let scheme = HeaderValue::from_static("Bearer realm=\"belljar\"");

@@ -26,6 +26,7 @@ use tower_service::Service;
 
 use crate::door::{Door, Peer};
 use crate::http::{self, Server};
+use crate::limits::{LimitOptions, Limits};
 use crate::listen::{self, Socket};
 use crate::places;
 use crate::stall::Impatient;
@@ -60,6 +61,7 @@ pub struct Options {
     pub max_queue: usize,
     /// How long running programs may go on after the first signal.
     pub drain: Duration,
+    pub limits: LimitOptions,
 }
 
 /// Where a server listens, for its user.
@@ -107,6 +109,7 @@ pub async fn serve(
         queue: Queue::new(options.max_runs, options.max_queue),
         door: Door { own_uid: rustix::process::geteuid().as_raw(), token },
         stop: Stop::new(),
+        limits: Limits::new(&options.limits, audit.as_deref()),
         audit,
     });
     let tender = tokio::spawn({
@@ -343,6 +346,7 @@ mod tests {
             max_runs: NonZeroUsize::MIN,
             max_queue: 0,
             drain: Duration::ZERO,
+            limits: LimitOptions::default(),
         };
         for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
             let error = check(&options(open, false)).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use belljar::{Config, PoolConfig};
-use belljar_server::{Listening, Options};
+use belljar_server::{LimitOptions, Listening, Options};
 
 use crate::args::Serve;
 use crate::render;
@@ -38,6 +38,12 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         max_runs: args.max_runs.or(NonZeroUsize::new(runs)).unwrap_or(NonZeroUsize::MIN),
         max_queue: args.max_queue,
         drain: args.drain,
+        limits: LimitOptions {
+            keys: args.rate.0,
+            local: args.rate_local.0,
+            labels: args.rate_label,
+            cpu: args.cpu_budget,
+        },
     };
     let plain = PoolConfig::default();
     let pool = PoolConfig {

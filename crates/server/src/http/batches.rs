@@ -15,6 +15,7 @@ use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::runs::{caller, refuse_host_paths};
 use crate::http::{Server, body};
+use crate::limits::Admitted;
 use crate::problem::Problem;
 
 /// More requests than this are several batches.
@@ -53,6 +54,8 @@ pub(crate) async fn run(
     for (index, asked) in batch.requests.iter().enumerate() {
         refuse_host_paths(asked, &format!("requests[{index}]."))?;
     }
+    let mut admitted = server.limits.admit(&caller, &batch.requests)?;
+    let left = admitted.left();
     let (sender, requests) = mpsc::channel(batch.requests.len().max(1));
     for asked in batch.requests {
         // There is room for each, and the receiver is here.
@@ -64,6 +67,7 @@ pub(crate) async fn run(
     let work = Box::pin(async move {
         begin(format, &mut told.write());
         let tell = |index, result: Result<Outcome, Error>| {
+            admitted.settle(index, &result);
             tell(format, &mut told.write(), index, &result);
         };
         tokio::select! {
@@ -74,7 +78,9 @@ pub(crate) async fn run(
             }
         }
     });
-    Ok(lines::answer(format, outbox, work))
+    let mut response = lines::answer(format, outbox, work);
+    Admitted::mark(left.as_ref(), &mut response);
+    Ok(response)
 }
 
 fn budget(batch: &BatchRequest, running: usize) -> Result<Budget, Problem> {

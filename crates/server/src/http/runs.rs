@@ -18,6 +18,7 @@ use crate::door::Peer;
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Server, body};
+use crate::limits::Admitted;
 use crate::problem::Problem;
 use crate::wire::{self, Told};
 
@@ -30,10 +31,22 @@ pub(crate) async fn run(
     let (format, caller) = (Format::of(request.headers()), caller(&request));
     let asked: RunRequest = body::json(request).await?;
     refuse_host_paths(&asked, "")?;
-    match format {
-        Format::Json => document(&server, place, asked, caller).await,
-        Format::Lines | Format::Events => stream(server, place, asked, caller, format).await,
-    }
+    let admitted = server.limits.admit(&caller, std::slice::from_ref(&asked))?;
+    let left = admitted.left();
+    let asked = Asked { request: asked, caller, admitted };
+    let mut response = match format {
+        Format::Json => document(&server, place, asked).await?,
+        Format::Lines | Format::Events => stream(server, place, asked, format).await?,
+    };
+    Admitted::mark(left.as_ref(), &mut response);
+    Ok(response)
+}
+
+/// A request, who sent it, and what is kept free for it.
+struct Asked {
+    request: RunRequest,
+    caller: Caller,
+    admitted: Admitted,
 }
 
 /// Who sent a request that was let in.
@@ -60,14 +73,9 @@ pub(crate) fn refuse_host_paths(asked: &RunRequest, above: &str) -> Result<(), P
     Ok(())
 }
 
-async fn document(
-    server: &Server,
-    place: Place,
-    asked: RunRequest,
-    caller: Caller,
-) -> Result<Response, Problem> {
+async fn document(server: &Server, place: Place, asked: Asked) -> Result<Response, Problem> {
     let begun = AtomicBool::new(false);
-    let result = carry_out(server, place, asked, caller, &begun, &mut |_, _| {}).await;
+    let result = carry_out(server, place, asked, &begun, &mut |_, _| {}).await;
     let outcome = result.map_err(|error| Problem::from(&error))?;
     let json = serde_json::to_vec(&outcome).map_err(|error| broken(error.into()))?;
     let mut response = json.into_response();
@@ -84,31 +92,32 @@ fn broken(source: std::io::Error) -> Problem {
 async fn carry_out(
     server: &Server,
     place: Place,
-    asked: RunRequest,
-    caller: Caller,
+    asked: Asked,
     begun: &AtomicBool,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
 ) -> Result<Outcome, Error> {
+    let Asked { request, caller, mut admitted } = asked;
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
-        let run = server.engine.prepare(asked)?.by(caller);
+        let run = server.engine.prepare(request)?.by(caller);
         let _turn = place.turn().await?;
         begun.store(true, Ordering::Relaxed);
         run.run(sink).await
     };
-    tokio::select! {
+    let result = tokio::select! {
         biased;
         () = server.stop.cancelled() => Err(Error::Cancelled),
         result = work => result,
-    }
+    };
+    admitted.settle(0, &result);
+    result
 }
 
 /// Answers with a stream once the run has begun. What fails before that still has a status of its own.
 async fn stream(
     server: Arc<Server>,
     place: Place,
-    asked: RunRequest,
-    caller: Caller,
+    asked: Asked,
     format: Format,
 ) -> Result<Response, Problem> {
     let (outbox, begun) = (Outbox::default(), Arc::new(AtomicBool::new(false)));
@@ -116,7 +125,7 @@ async fn stream(
         let (mut output, begun) = (Output::new(format, outbox.clone()), Arc::clone(&begun));
         async move {
             let mut sink = |stream, bytes: &[u8]| output.push(stream, bytes);
-            let result = carry_out(&server, place, asked, caller, &begun, &mut sink).await;
+            let result = carry_out(&server, place, asked, &begun, &mut sink).await;
             output.finish();
             result
         }
