@@ -10,7 +10,7 @@ use belljar_jail::plan::{Delivery, Fault, Hold};
 
 use crate::attack;
 use crate::audit::{Asked, AuditConfig, Caller, Recorder, Recording};
-use crate::events::{EventSink, Tally};
+use crate::events::{Canaries, EventSink, Tally};
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::event::{Risk, Weighed};
@@ -416,9 +416,31 @@ impl Run<'_> {
         recording: &mut Option<Recording>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
-        if let Some(warm) = self.try_warm(id, recording, sink).await? {
-            return Ok((warm, None));
+        let values: Vec<String> = self.spec.canaries.iter().map(|one| one.0.clone()).collect();
+        let mut canaries = Canaries::new(&values, self.event_sink.clone());
+        let mut watched = |stream, bytes: &[u8]| {
+            canaries.look(stream, bytes);
+            sink(stream, bytes);
+        };
+        let (mut outcome, copied) = match self.try_warm(id, recording, &mut watched).await? {
+            Some(warm) => (warm, None),
+            None => self.run_cold(id, recording, &mut watched).await?,
+        };
+        let found = canaries.finish();
+        if !found.is_empty() {
+            outcome.events.extend(found);
+            let Weighed { risk, reasons } = Risk::of(&outcome.events);
+            (outcome.risk, outcome.risk_reasons) = (risk, reasons);
         }
+        Ok((outcome, copied))
+    }
+
+    async fn run_cold(
+        &self,
+        id: &str,
+        recording: &mut Option<Recording>,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let keeper = self.engine.keeper().map_err(Error::backend("start a keeper"))?;
         let cgroups = self.engine.cgroups(&self.spec, id, keeper.id()).await;
         let prepared = Prepared {
@@ -571,7 +593,7 @@ impl Run<'_> {
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);
         let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
-        let mut events = tally.finish(now);
+        let (mut events, recording) = tally.finish(now);
         events.extend(judged.events);
         let Weighed { risk, reasons: risk_reasons } = Risk::of(&events);
         Ok(Outcome {
@@ -597,6 +619,7 @@ impl Run<'_> {
             events,
             risk,
             risk_reasons,
+            recording,
             labels: self.spec.labels.clone(),
             start,
             receipt,

@@ -4,8 +4,10 @@
 //! pattern only over time (storms of refusals, scans of ports) is looked for at the end.
 
 mod address;
+mod canary;
 mod describe;
 mod flags;
+mod record;
 mod shapes;
 mod shown;
 
@@ -17,11 +19,13 @@ use std::time::{Duration, SystemTime};
 use belljar_jail::tried::{Counted, Seen, Tried};
 
 use crate::model::event::{Event, EventKind, Process, Severity};
+use crate::model::recording::Recording;
 use crate::model::wording;
 use crate::seccomp::{self, Adjust, Hearing, Mark, Profile, Refusal};
 use address::Address;
 use describe::Call;
 
+pub(crate) use canary::Canaries;
 pub(crate) use shapes::looks;
 
 /// As much as the keeper reads of a command line.
@@ -50,17 +54,35 @@ pub(crate) struct Tally {
     /// Which event a number of the keeper's belongs to.
     numbers: BTreeMap<u32, usize>,
     targets: BTreeMap<IpAddr, BTreeSet<u16>>,
+    recording: Option<Recording>,
+    /// Which entry a number of the keeper's belongs to.
+    entries: BTreeMap<u32, usize>,
 }
 
 impl Tally {
     pub(crate) fn new(rules: Rules, sink: Option<EventSink>) -> Self {
-        let (numbers, targets) = (BTreeMap::new(), BTreeMap::new());
-        Self { rules, sink, events: Vec::new(), numbers, targets }
+        let recording = (rules.hearing == Hearing::Record).then(Recording::default);
+        Self {
+            rules,
+            sink,
+            events: Vec::new(),
+            numbers: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            recording,
+            entries: BTreeMap::new(),
+        }
     }
 
     /// Takes what was tried, and tells of it if it is new.
     pub(crate) fn take(&mut self, tried: &Tried) {
         let call = Call::of(tried);
+        if let Some(recording) = &mut self.recording
+            && tried.errno == 0
+            && let Some(entry) = record::entry(tried, &call)
+        {
+            self.entries.insert(tried.number, recording.entries.len());
+            recording.entries.push(entry);
+        }
         let event = match tried.errno {
             0 => self.allowed(tried, &call),
             _ => self.refused(tried, &call),
@@ -128,6 +150,16 @@ impl Tally {
 
     /// Takes how often each thing was seen.
     pub(crate) fn count(&mut self, counted: &Counted) {
+        if let Some(recording) = &mut self.recording {
+            recording.dropped += counted.unrecorded;
+            for (number, count, sum) in &counted.counts {
+                let at = self.entries.get(number);
+                if let Some(entry) = at.and_then(|at| recording.entries.get_mut(*at)) {
+                    entry.count = *count;
+                    entry.bytes = entry.bytes.map(|_| *sum);
+                }
+            }
+        }
         for (number, count, _) in &counted.counts {
             if let Some(event) = self.numbers.get(number).and_then(|at| self.events.get_mut(*at)) {
                 event.count += count - 1;
@@ -143,11 +175,11 @@ impl Tally {
     }
 
     /// All of it, with the patterns that show only now.
-    pub(crate) fn finish(mut self, now: SystemTime) -> Vec<Event> {
+    pub(crate) fn finish(mut self, now: SystemTime) -> (Vec<Event>, Option<Recording>) {
         let patterns: Vec<Event> =
             self.denial_storm(now).into_iter().chain(self.port_scan(now)).collect();
         self.events.extend(patterns);
-        self.events
+        (self.events, self.recording)
     }
 
     fn denial_storm(&self, now: SystemTime) -> Option<Event> {

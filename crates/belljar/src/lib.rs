@@ -58,6 +58,7 @@ pub use model::outcome::{
     Captured, DiskLimit, Evidence, FaultDomain, Outcome, Start, Stream, Verdict,
 };
 pub use model::receipt::{Missing, Receipt, Versions};
+pub use model::recording::{Act, Entry, Recording};
 pub use model::request::{Data, RunRequest, StartRequest, Workspace};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;

@@ -6,6 +6,7 @@ pub(crate) mod level;
 pub(crate) mod limits;
 pub(crate) mod outcome;
 pub(crate) mod receipt;
+pub(crate) mod recording;
 pub(crate) mod request;
 pub(crate) mod spec;
 pub mod units;

@@ -109,6 +109,14 @@ pub(crate) struct Run {
     #[arg(long = "label", value_name = "K=V")]
     pub labels: Vec<String>,
 
+    /// Keep a timeline of what is executed, opened, connected to and written; see it with --json
+    #[arg(long)]
+    pub record: bool,
+
+    /// A value that no honest program prints: in the output it is an event
+    #[arg(long = "canary", id = "canaries", value_name = "VALUE")]
+    pub canaries: Vec<String>,
+
     /// Print one Outcome as JSON instead of streaming the output
     #[arg(long)]
     pub json: bool,

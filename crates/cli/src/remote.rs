@@ -217,6 +217,7 @@ impl Server {
             match serde_json::from_slice(&line).map_err(|error| lost(error.into()))? {
                 Event::Stdout { data } => sink(Stream::Stdout, &data.0),
                 Event::Stderr { data } => sink(Stream::Stderr, &data.0),
+                Event::Event(_) => {} // told at the end, with its count
                 Event::Outcome(outcome) => return Ok(*outcome),
                 Event::Error(problem) => return Err(Failure::Told(problem)),
             }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
 use belljar::visible::{escaped_json, is_unseen};
-use belljar::{DiskLimit, Error, Event, EventKind, Outcome, Stream, Verdict};
+use belljar::{DiskLimit, Error, Event, EventKind, Outcome, Severity, Stream, Verdict};
 
 use crate::output::put;
 
@@ -270,6 +270,29 @@ pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
         }
     };
     Some(format!("the program {what}"))
+}
+
+/// Attempts that are worth a line each; the rest is a number.
+const MAX_TRIED: usize = 5;
+
+/// What was tried and refused, above what innocent programs do: one short line each.
+pub(crate) fn tried(outcome: &Outcome) -> Vec<String> {
+    let limits = [EventKind::ResourceLimitExceeded, EventKind::TimeoutExceeded];
+    // What ended the program is told by the summary.
+    let told = |event: &Event| limits.contains(&event.kind) || event.rule == "seccomp";
+    let worth = |event: &&Event| event.severity > Severity::Info && !told(event);
+    let all: Vec<&Event> = outcome.events.iter().filter(worth).collect();
+    let line = |event: &&Event| {
+        let times =
+            if event.count > 1 { format!(", {} times", event.count) } else { String::new() };
+        let kind = event.kind.name().replace('_', " ");
+        format!("{kind}: {}{times} ({})", event.detail, event.fix)
+    };
+    let mut lines: Vec<String> = all.iter().take(MAX_TRIED).map(line).collect();
+    if all.len() > MAX_TRIED {
+        lines.push(format!("and {} more, see --json", all.len() - MAX_TRIED));
+    }
+    lines
 }
 
 fn limits_met(outcome: &Outcome) -> impl Iterator<Item = &Event> {

@@ -1,7 +1,7 @@
 //! The payload: locks itself down, shows itself, waits to be released, becomes the program.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
@@ -141,8 +141,12 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
         exit_now(1); // init is gone, and has said why if it could
     }
     // The listener is the keeper's from here on: it closes here, so that no program ever holds it.
-    let fds: Vec<BorrowedFd<'_>> = listener.iter().map(AsFd::as_fd).collect();
-    fd::send(&ends.notes, &Note::Ready(ready).to_bytes(), &fds).at(Step::Exec)?;
+    // Nothing is allocated on the way: a call that the request denies has nobody to answer it yet.
+    let bytes = Note::Ready(ready).to_bytes();
+    match &listener {
+        Some(listener) => fd::send(&ends.notes, &bytes, &[listener.as_fd()]).at(Step::Exec)?,
+        None => fd::send(&ends.notes, &bytes, &[]).at(Step::Exec)?,
+    }
     Ok(program)
 }
 

@@ -27,8 +27,14 @@ pub const MAX_BODY_BYTES: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
-    Stdout { data: Data },
-    Stderr { data: Data },
+    Stdout {
+        data: Data,
+    },
+    Stderr {
+        data: Data,
+    },
+    /// Something was tried and refused; the same again is only counted, in the outcome.
+    Event(belljar::Event),
     Outcome(Box<Outcome>),
     Error(Problem),
 }
@@ -39,6 +45,7 @@ pub enum Event {
 pub(crate) enum Told<'a> {
     Stdout { data: Chunk<'a> },
     Stderr { data: Chunk<'a> },
+    Event(&'a belljar::Event),
     Outcome(&'a Outcome),
     Error(&'a Problem),
 }
@@ -60,6 +67,7 @@ impl<'a> Told<'a> {
         match self {
             Self::Stdout { .. } => "stdout",
             Self::Stderr { .. } => "stderr",
+            Self::Event(_) => "event",
             Self::Outcome(_) => "outcome",
             Self::Error(_) => "error",
         }

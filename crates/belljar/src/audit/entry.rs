@@ -105,6 +105,7 @@ impl Asked {
             deny_syscalls: request.deny_syscalls.clone(),
             block_paths: request.block_paths.clone(),
             labels: request.labels.clone(),
+            canaries: request.canaries.iter().map(|_| super::REDACTED.to_owned()).collect(),
             ..*request
         };
         let mut request_json = serde_json::to_value(&short).unwrap_or_default();
@@ -165,7 +166,9 @@ impl Subject {
             policy_digest: spec.policy_digest(),
             ..Summary::default()
         };
-        let secrets = Secrets::new(spec.secret_env.values().map(|one| one.reveal()));
+        let secret = spec.secret_env.values().map(|one| one.reveal());
+        let canaries = spec.canaries.iter().map(|one| one.0.as_str());
+        let secrets = Secrets::new(secret.chain(canaries));
         Self { run: run.to_owned(), secrets, summary, bodies: config.bodies }
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{Event, Risk};
 use super::limits::Used;
 use super::receipt::Receipt;
+use super::recording::Recording;
 
 /// Everything that is known about one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +41,9 @@ pub struct Outcome {
     /// What the gravest of them weighs, and why.
     pub risk: Risk,
     pub risk_reasons: Vec<String>,
+    /// The timeline, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub recording: Option<Recording>,
     pub labels: BTreeMap<String, String>,
     /// Whether the sandbox was made for this run or ahead of it.
     pub start: Start,

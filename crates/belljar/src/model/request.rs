@@ -50,6 +50,10 @@ pub struct RunRequest {
     /// Paths that shall not exist inside.
     pub block_paths: Vec<PathBuf>,
     pub labels: BTreeMap<String, String>,
+    /// Keep a timeline of what is executed, opened, connected to and written. It makes each of those dearer.
+    pub record: bool,
+    /// Values that no honest program prints: one that appears in the output is an event.
+    pub canaries: Vec<String>,
     /// Whether a sandbox that was made ahead may be used.
     pub start: StartRequest,
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::error::SpecError;
 use super::level::Level;
 use super::limits::{Limits, LimitsRequest};
-use super::request::{RunRequest, Workspace};
+use super::request::{RunRequest, StartRequest, Workspace};
 use crate::seccomp::{self, Profile};
 
 /// The longest program text. Longer ones are data, and belong in a file.
@@ -26,7 +26,7 @@ const LEAST_SECRET_BYTES: usize = 4;
 pub(crate) const MAX_BLOCKED: usize = 64;
 
 /// What the payload itself still calls under the filter, to be released and become the program.
-const NEEDED_TO_START: [&str; 5] = ["read", "write", "execve", "exit_group", "recvmsg"];
+const NEEDED_TO_START: [&str; 6] = ["read", "write", "execve", "exit_group", "recvmsg", "sendmsg"];
 
 /// Where a program's own files live.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -51,6 +51,9 @@ pub struct Spec {
     pub deny_syscalls: Vec<String>,
     pub block_paths: Vec<PathBuf>,
     pub labels: BTreeMap<String, String>,
+    pub record: bool,
+    /// Each a digest where the Spec is written down.
+    pub canaries: Vec<Canary>,
 }
 
 /// What is executed.
@@ -124,6 +127,7 @@ impl Spec {
         check_environment(&request)?;
         check_labels(&request.labels)?;
         check_syscalls(&request)?;
+        check_record(&request)?;
         let block_paths = blocked(&request)?;
         let mut env = request.env.clone();
         let secret_env = secrets(&mut env, &request.secret_env)?;
@@ -153,6 +157,8 @@ impl Spec {
             deny_syscalls: request.deny_syscalls,
             block_paths,
             labels: request.labels,
+            record: request.record,
+            canaries: canaries(request.canaries)?,
         })
     }
 
@@ -181,6 +187,53 @@ impl Spec {
         let plain = self.env.iter().map(|(name, value)| (name, value.as_str()));
         plain.chain(self.secret_env.iter().map(|(name, value)| (name, value.reveal())))
     }
+}
+
+/// A value to look for in the output, which appears in a digest as its own digest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Canary(pub(crate) String);
+
+impl Serialize for Canary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&sha256(self.0.as_bytes()))
+    }
+}
+
+impl std::fmt::Debug for Canary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Canary(…)")
+    }
+}
+
+/// Canaries of one run, and how long each may be. Shorter ones would be found by chance.
+const MAX_CANARIES: usize = 16;
+const CANARY_BYTES: std::ops::RangeInclusive<usize> = 8..=4096;
+
+fn canaries(given: Vec<String>) -> Result<Vec<Canary>, SpecError> {
+    let wrong = |reason: String| Err(SpecError::new("canaries", reason));
+    if given.len() > MAX_CANARIES {
+        return wrong(format!(
+            "has {} values; no more than {MAX_CANARIES} are looked for",
+            given.len()
+        ));
+    }
+    if let Some(place) = given.iter().position(|one| !CANARY_BYTES.contains(&one.len())) {
+        let (least, most) = (CANARY_BYTES.start(), CANARY_BYTES.end());
+        return wrong(format!("value {}: it must have {least} to {most} bytes", place + 1));
+    }
+    Ok(given.into_iter().map(Canary).collect())
+}
+
+fn check_record(request: &RunRequest) -> Result<(), SpecError> {
+    if request.record && request.level == Level::None {
+        let reason = "needs a filter to see through: use level basic, standard or strict";
+        return Err(SpecError::new("record", reason));
+    }
+    if request.record && request.start == StartRequest::Warm {
+        let reason = "is not possible in a sandbox that was made ahead: leave out --start warm";
+        return Err(SpecError::new("record", reason));
+    }
+    Ok(())
 }
 
 /// What the Spec needs to know of the language of its code.

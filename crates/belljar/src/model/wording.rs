@@ -4,6 +4,7 @@
 pub(crate) mod report;
 
 use super::event::Event;
+use super::outcome::Stream;
 use super::units;
 
 /// Why a run's risk is not low.
@@ -105,4 +106,13 @@ pub(crate) fn fork_storm(times: u64) -> String {
 
 pub(crate) fn pattern_fix() -> String {
     "nothing is refused by this: it is what all of it together looks like".into()
+}
+
+/// By its place in the request: the value itself is a secret.
+pub(crate) fn canary(place: usize, stream: Stream) -> String {
+    let stream = match stream {
+        Stream::Stdout => "standard output",
+        Stream::Stderr => "standard error",
+    };
+    format!("canary {place} appeared in {stream}")
 }

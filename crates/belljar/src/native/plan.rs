@@ -260,7 +260,8 @@ pub(crate) fn rules(spec: &Spec) -> Rules {
         deny: spec.deny_syscalls.clone(),
         refuse_unix_sockets: spec.workspace.is_some(),
     };
-    Rules { profile, adjust, hearing: Hearing::Refusals }
+    let hearing = if spec.record { Hearing::Record } else { Hearing::Refusals };
+    Rules { profile, adjust, hearing }
 }
 
 const LOOK: u64 = access::READ_FILE | access::READ_DIR;

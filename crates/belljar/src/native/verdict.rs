@@ -20,6 +20,9 @@ const SIGXCPU: i32 = 24;
 const SIGXFSZ: i32 = 25;
 const SIGKILL: i32 = 9;
 
+/// A program that goes on forking so often after it was refused is not one that made a mistake.
+const FORK_STORM: u64 = 100;
+
 /// What is judged.
 pub(crate) struct Facts<'a> {
     pub report: &'a Report,
@@ -240,7 +243,19 @@ fn forks_refused(facts: &Facts<'_>) -> Vec<Event> {
     let limit = facts.limits.processes;
     let (detail, fix) = (wording::forks(times, limit), wording::raise_count("--pids", limit));
     let told = event(facts, EventKind::ResourceLimitExceeded, detail, "cgroup_pids", fix);
-    vec![Event { count: times, ..told }]
+    let met = Event { count: times, ..told };
+    if times < FORK_STORM {
+        return vec![met];
+    }
+    let storm = Event {
+        kind: EventKind::SuspiciousBehavior,
+        severity: Severity::Medium,
+        detail: wording::fork_storm(times),
+        rule: "pattern/fork_storm".to_owned(),
+        fix: wording::pattern_fix(),
+        ..met.clone()
+    };
+    vec![met, Event { count: 1, ..storm }]
 }
 
 /// Each limit with what was used of it.

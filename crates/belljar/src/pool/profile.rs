@@ -59,6 +59,9 @@ impl Wanted {
         if spec.workspace.is_some() || run.keeps_files() {
             return Err("it shares a workspace with the host, or its files are wanted");
         }
+        if spec.record {
+            return Err("it is recorded");
+        }
         if spec.placed.iter().any(|file| !file.path.starts_with(WORKSPACE)) {
             return Err("a file of it lies outside of /workspace");
         }
@@ -112,5 +115,7 @@ fn stripped(spec: &Spec, language: &str, path: PathBuf) -> Spec {
         deny_syscalls: spec.deny_syscalls.clone(),
         block_paths: spec.block_paths.clone(),
         labels: BTreeMap::new(),
+        record: false,
+        canaries: Vec::new(),
     }
 }

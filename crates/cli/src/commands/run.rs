@@ -22,8 +22,10 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
             if as_json {
                 let printed = render::json(&outcome);
                 code = if printed == 0 { code } else { printed };
-            } else if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
-                render::trouble(&summary, 0);
+            } else if !quiet {
+                for line in render::tried(&outcome).into_iter().chain(render::summary(&outcome)) {
+                    render::trouble(&line, 0);
+                }
             }
             match copied.and_then(|copied| copied.stopped) {
                 // Whoever asked for results and reads only the code must not take them for whole.
@@ -140,6 +142,8 @@ fn request(args: Run) -> Result<RunRequest, Error> {
         block_paths: args.confine.block_path,
         args: args.args,
         start: args.start,
+        record: args.record,
+        canaries: args.canaries,
         ..RunRequest::default()
     };
     match (args.code, args.program) {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::audit::Caller;
-use belljar::{Error, Outcome, Place, RunRequest, Stream};
+use belljar::{Error, EventSink, Outcome, Place, RunRequest, Stream};
 use bytes::{BufMut, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::task::coop::poll_proceed;
@@ -74,8 +74,9 @@ pub(crate) fn refuse_host_paths(asked: &RunRequest, above: &str) -> Result<(), P
 }
 
 async fn document(server: &Server, place: Place, asked: Asked) -> Result<Response, Problem> {
+    let nobody: EventSink = Arc::new(|_| {});
     let begun = AtomicBool::new(false);
-    let result = carry_out(server, place, asked, &begun, &mut |_, _| {}).await;
+    let result = carry_out(server, place, asked, &begun, &mut |_, _| {}, nobody).await;
     let outcome = result.map_err(|error| Problem::from(&error))?;
     let json = serde_json::to_vec(&outcome).map_err(|error| broken(error.into()))?;
     let mut response = json.into_response();
@@ -95,11 +96,12 @@ async fn carry_out(
     asked: Asked,
     begun: &AtomicBool,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    events: EventSink,
 ) -> Result<Outcome, Error> {
     let Asked { request, caller, mut admitted } = asked;
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
-        let run = server.engine.prepare(request)?.by(caller);
+        let run = server.engine.prepare(request)?.by(caller).on_event(events);
         let _turn = place.turn().await?;
         begun.store(true, Ordering::Relaxed);
         run.run(sink).await
@@ -123,9 +125,12 @@ async fn stream(
     let (outbox, begun) = (Outbox::default(), Arc::new(AtomicBool::new(false)));
     let mut run: Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> = Box::pin({
         let (mut output, begun) = (Output::new(format, outbox.clone()), Arc::clone(&begun));
+        let told = outbox.clone();
+        let events: EventSink =
+            Arc::new(move |event| tell(format, &mut told.write(), &Told::Event(event)));
         async move {
             let mut sink = |stream, bytes: &[u8]| output.push(stream, bytes);
-            let result = carry_out(&server, place, asked, &begun, &mut sink).await;
+            let result = carry_out(&server, place, asked, &begun, &mut sink, events).await;
             output.finish();
             result
         }
