@@ -22,7 +22,7 @@ pub fn visible(text: &str) -> String {
 
 /// The same in one line.
 pub fn visible_line(text: &str) -> String {
-    visible(text).replace('\n', " ").replace('\t', " ")
+    visible(text).replace(['\n', '\t'], " ")
 }
 
 /// At most so many characters, the last of them a sign that there were more.
