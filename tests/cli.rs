@@ -17,5 +17,7 @@ mod exit_codes;
 mod languages;
 #[path = "cli/output.rs"]
 mod output;
+#[path = "cli/policy.rs"]
+mod policy;
 #[path = "cli/words.rs"]
 mod words;

@@ -93,7 +93,7 @@ fn run_of_a_client_that_went_away_is_recorded_as_cancelled() {
     assert_eq!(connection.head().status, 200);
     assert!(connection.chunk().is_some());
     drop(connection);
-    crate::running::wait_until("recorded as cancelled", || {
+    belljar_tests::wait_until("recorded as cancelled", || {
         let runs = get(&server, "/v1/audit?verdict=cancelled").json();
         runs["runs"].as_array().is_some_and(|all| all.len() == 1)
     });

@@ -16,7 +16,8 @@ const SERVER: &str = "BELLJAR_TEST_SERVER";
 /// The file that gets a line for each run.
 const NOTES: &str = "BELLJAR_TEST_NOTES";
 /// Options with which a run has something of the caller's own, or is to break.
-const COLD_OPTIONS: [&str; 5] = ["--workspace", "--out", "--break-at", "--no-server", "--server"];
+const COLD_OPTIONS: [&str; 6] =
+    ["--workspace", "--out", "--break-at", "--no-server", "--server", "--record"];
 /// Variables that the engine delivers too late: interpreters read them when they start.
 const READ_AT_START: [&str; 3] = ["PYTHON", "NODE_", "LC_"];
 

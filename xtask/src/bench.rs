@@ -19,6 +19,7 @@ mod http;
 pub(crate) mod idle;
 mod load;
 mod memory;
+pub(crate) mod overhead;
 pub(crate) mod peers;
 mod server;
 pub(crate) mod soak;

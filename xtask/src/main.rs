@@ -44,12 +44,15 @@ enum Command {
     Bench(Bench),
     /// Write the generated documents again (docs/reference/cli.md)
     Gen,
+    /// The work that `bench overhead` measures
+    #[command(hide = true)]
+    Work,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
-    /// real-kernel suites conformance, escape, faults, benign, concurrency, cli, leaks; and vm, which boots
+    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, leaks; and vm, which boots
     /// another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
@@ -81,6 +84,8 @@ enum Bench {
     Idle(IdleArgs),
     /// Many thousand runs of every kind against one server, which must be as small after them as before
     Soak(SoakArgs),
+    /// What allowed calls cost inside: getpid, files, processes and connections, beside bwrap and runsc
+    Overhead(OverheadArgs),
 }
 
 #[derive(Debug, Args)]
@@ -135,6 +140,19 @@ pub(crate) struct IdleArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct OverheadArgs {
+    /// Measured rounds; each lets every contender do each kind of work for a while
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Keep the figures as bench-results/overhead.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SoakArgs {
     /// Runs between the two looks, after 500 to warm up
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -157,6 +175,8 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Peers(args)) => bench::peers::peers(&args),
         Command::Bench(Bench::Idle(args)) => bench::idle::idle(&args),
         Command::Bench(Bench::Soak(args)) => bench::soak::soak(&args),
+        Command::Bench(Bench::Overhead(args)) => bench::overhead::overhead(&args),
+        Command::Work => bench::overhead::work(),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };
     report(verdict)

@@ -22,9 +22,10 @@ use crate::warm;
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 10] = [
+pub(crate) const SUITES: [&str; 11] = [
     "conformance",
     "escape",
+    "events",
     "faults",
     "benign",
     "concurrency",
@@ -37,7 +38,7 @@ pub(crate) const SUITES: [&str; 10] = [
 /// These look at the whole host or at their neighbours' speed, so their tests do not run beside each other.
 const ONE_AT_A_TIME: [&str; 2] = ["concurrency", "leaks"];
 /// These run again in sandboxes that were made before there was a program.
-const ALSO_WARM: [&str; 4] = ["conformance", "escape", "benign", "leaks"];
+const ALSO_WARM: [&str; 5] = ["conformance", "escape", "events", "benign", "leaks"];
 /// Tests that the warm pass would only repeat: of levels that are never kept ready, and of how a sandbox is made,
 /// which is the same however long it waits then.
 const NOT_WARM: [&str; 3] = ["::none", "::basic", "readback::"];

@@ -4,6 +4,7 @@
 //! pattern only over time (storms of refusals, scans of ports) is looked for at the end.
 
 mod address;
+mod boundary;
 mod canary;
 mod describe;
 mod flags;
@@ -16,7 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use belljar_jail::tried::{Counted, Seen, Tried};
+use belljar_jail::tried::{Counted, Seen, Touched, Tried};
 
 use crate::model::event::{Event, EventKind, Process, Severity};
 use crate::model::recording::Recording;
@@ -24,6 +25,7 @@ use crate::model::wording;
 use crate::seccomp::{self, Adjust, Hearing, Mark, Profile, Refusal};
 use address::Address;
 use describe::Call;
+use record::Timeline;
 
 pub(crate) use canary::Canaries;
 pub(crate) use shapes::looks;
@@ -54,14 +56,12 @@ pub(crate) struct Tally {
     /// Which event a number of the keeper's belongs to.
     numbers: BTreeMap<u32, usize>,
     targets: BTreeMap<IpAddr, BTreeSet<u16>>,
-    recording: Option<Recording>,
-    /// Which entry a number of the keeper's belongs to.
-    entries: BTreeMap<u32, usize>,
+    recording: Option<Timeline>,
 }
 
 impl Tally {
     pub(crate) fn new(rules: Rules, sink: Option<EventSink>) -> Self {
-        let recording = (rules.hearing == Hearing::Record).then(Recording::default);
+        let recording = (rules.hearing == Hearing::Record).then(Timeline::default);
         Self {
             rules,
             sink,
@@ -69,7 +69,6 @@ impl Tally {
             numbers: BTreeMap::new(),
             targets: BTreeMap::new(),
             recording,
-            entries: BTreeMap::new(),
         }
     }
 
@@ -80,8 +79,7 @@ impl Tally {
             && tried.errno == 0
             && let Some(entry) = record::entry(tried, &call)
         {
-            self.entries.insert(tried.number, recording.entries.len());
-            recording.entries.push(entry);
+            recording.take(tried.number, entry);
         }
         let event = match tried.errno {
             0 => self.allowed(tried, &call),
@@ -93,13 +91,15 @@ impl Tally {
         self.numbers.insert(tried.number, place);
         match known.and_then(|place| self.events.get_mut(place)) {
             Some(known) => known.count += 1,
-            None => {
-                if let Some(sink) = &self.sink {
-                    sink(&event);
-                }
-                self.events.push(event);
-            }
+            None => self.tell(event),
         }
+    }
+
+    fn tell(&mut self, event: Event) {
+        if let Some(sink) = &self.sink {
+            sink(&event);
+        }
+        self.events.push(event);
     }
 
     fn refused(&self, tried: &Tried, call: &Call) -> Option<Event> {
@@ -123,6 +123,11 @@ impl Tally {
 
     /// An allowed call is an event only for where it leads.
     fn allowed(&mut self, tried: &Tried, call: &Call) -> Option<Event> {
+        if let Some(entry) = self.recording.as_ref().and_then(|_| record::entry(tried, call)) {
+            if let Some(rule) = boundary::crossed(&entry) {
+                return Some(boundary::event(tried, call, &entry, rule));
+            }
+        }
         let address = call.address(tried).filter(|_| call.name == "connect")?;
         if let Address::Ip(target) = &address {
             self.targets.entry(target.ip()).or_default().insert(target.port());
@@ -148,17 +153,33 @@ impl Tally {
         })
     }
 
+    /// Takes that what stands over a secret was opened.
+    pub(crate) fn touch(&mut self, touched: &Touched) {
+        let path = format!("/proc/{}", touched.name);
+        let detail = wording::masked(&shown::plain(path.as_bytes()));
+        let known = self.events.iter_mut().find(|event| event.detail == detail);
+        if let Some(known) = known {
+            known.count = touched.count;
+            return;
+        }
+        let event = Event {
+            kind: EventKind::EscapeAttempt,
+            severity: Severity::Medium,
+            time: time_of(touched.time_ms),
+            process: None,
+            syscall: None,
+            detail,
+            rule: "proc".to_owned(),
+            fix: wording::boundary_fix(),
+            count: touched.count,
+        };
+        self.tell(event);
+    }
+
     /// Takes how often each thing was seen.
     pub(crate) fn count(&mut self, counted: &Counted) {
         if let Some(recording) = &mut self.recording {
-            recording.dropped += counted.unrecorded;
-            for (number, count, sum) in &counted.counts {
-                let at = self.entries.get(number);
-                if let Some(entry) = at.and_then(|at| recording.entries.get_mut(*at)) {
-                    entry.count = *count;
-                    entry.bytes = entry.bytes.map(|_| *sum);
-                }
-            }
+            recording.count(counted);
         }
         for (number, count, _) in &counted.counts {
             if let Some(event) = self.numbers.get(number).and_then(|at| self.events.get_mut(*at)) {
@@ -179,7 +200,7 @@ impl Tally {
         let patterns: Vec<Event> =
             self.denial_storm(now).into_iter().chain(self.port_scan(now)).collect();
         self.events.extend(patterns);
-        (self.events, self.recording)
+        (self.events, self.recording.map(Timeline::finish))
     }
 
     fn denial_storm(&self, now: SystemTime) -> Option<Event> {

@@ -41,12 +41,39 @@ pub(crate) enum Command {
     /// Look at the audit trail: list, show, export, verify, prune
     #[command(subcommand)]
     Audit(audit::Audit),
+    /// Learn the least that a run needs
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Say what this host can keep, level by level, and what would enable the rest
     Doctor(Doctor),
     /// Print the isolation levels and what each promises
     Levels(Format),
     /// Print the languages and which are installed
     Languages(Format),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Write the least policy under which a recorded run passes, and prove it by running again
+    Learn(Learn),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  belljar run --record --json solve.py > recorded.json
+  belljar policy learn recorded.json --out solve.toml
+  belljar run --policy solve.toml solve.py
+
+What is listed under [seen] is for people. The exit code is 0 when the policy was proved, 1 when none was found.")]
+pub(crate) struct Learn {
+    /// What `belljar run --record --json` printed
+    #[arg(value_name = "OUTCOME")]
+    pub outcome: PathBuf,
+
+    /// Write the policy here instead of printing it
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -166,6 +193,10 @@ pub(crate) struct Confine {
     /// Go on without a layer: cgroup, landlock, scopes or uid_per_run; the receipt shows it
     #[arg(long, value_name = "LAYER")]
     pub allow_missing: Vec<String>,
+
+    /// Lay a policy file over all other options; `belljar policy learn` writes one
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
 
     /// Allow a system call that the level refuses
     #[arg(long, value_name = "NAME")]

@@ -5,6 +5,7 @@ mod batch;
 mod catalogue;
 mod doctor;
 mod explain;
+mod policy;
 mod run;
 mod serve;
 mod stats;
@@ -30,6 +31,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Explain(explain) => explain::explain(&explain),
         Command::Report(report) => explain::report(&report),
         Command::Audit(audit) => audit::audit(audit),
+        Command::Policy(command) => policy::policy(command).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),
         Command::Languages(format) => catalogue::languages(&format),

@@ -81,6 +81,14 @@ impl Group {
         part.map(|part| rustix::fs::open(&part.path, flags, Mode::empty())).transpose()
     }
 
+    /// v2: lets this user put processes in.
+    pub(crate) fn let_in(&self, uid: u32) -> Result<()> {
+        let mut parts = self.parts.iter().filter(|part| part.version == CgroupVersion::V2);
+        let chown =
+            |part: &Part| std::os::unix::fs::chown(part.path.join("cgroup.procs"), Some(uid), None);
+        parts.try_for_each(chown).map_err(errno)
+    }
+
     /// v1: the `tasks` files, to which a single thread writes `0` to move itself. The kernel checks the
     /// opener's rights (since CVE-2021-4197), so the payload needs none of its own.
     pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>> {

@@ -12,6 +12,7 @@ pub mod keeper;
 pub mod layer;
 mod lockdown;
 mod notify;
+pub mod nursery;
 mod payload;
 pub mod plan;
 mod readback;
@@ -21,6 +22,7 @@ mod root;
 pub mod scratch;
 mod tree;
 pub mod tried;
+mod tripwire;
 mod watch;
 pub mod wire;
 pub mod zygote;
@@ -30,3 +32,5 @@ pub use readback::NEVER_PASSED;
 
 /// The word in `argv[1]` that makes the binary take the keeper's role.
 pub const KEEPER_ROLE: &str = "__keeper";
+/// The same for the nursery's.
+pub const NURSERY_ROLE: &str = "__nursery";

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_sys::fd;
@@ -15,6 +15,7 @@ use belljar_sys::notify::{self, Waiting};
 use belljar_sys::seccomp::Instruction;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::plan::{Lockdown, unpack};
@@ -48,6 +49,8 @@ const MAX_STATUS: usize = 4096;
 const COUNTS_AT_ONCE: usize = 256;
 
 const EPERM: u16 = 1;
+/// "From the working directory", where a descriptor is expected.
+const AT_FDCWD: i32 = -100;
 
 /// One sandbox's notifications.
 #[derive(Debug)]
@@ -57,7 +60,7 @@ pub(crate) struct Ear {
     listen: Listen,
     /// All who could call are gone.
     deaf: bool,
-    /// What was told, with how often it came and the sum of its third argument.
+    /// What was told, with how often it came, and the sum of the third argument of all but the first.
     counts: Vec<(u64, u64)>,
     /// Where a thing that was told is counted.
     known: HashMap<u64, usize>,
@@ -204,7 +207,7 @@ impl Ear {
             return false;
         }
         self.known.insert(known, self.counts.len());
-        self.counts.push((1, args[2]));
+        self.counts.push((1, 0));
         true
     }
 
@@ -294,17 +297,29 @@ fn read(call: &Waiting, look: &Look) -> Option<Vec<u8>> {
         What::Bytes(length) => bytes(usize::from(length)),
         What::BytesOf(other) => bytes(usize::try_from(argument(other)?).unwrap_or(MAX_BYTES)),
         What::Descriptor => {
-            // The kernel reads 32 bits of it. AT_FDCWD, and what is not open, have no link of a number.
+            // The kernel reads 32 bits of it.
             let number = u32::try_from(value & 0xffff_ffff).ok()?.cast_signed();
-            let name = match number {
-                -100 => "cwd".to_owned(),
-                number => format!("fd/{number}"),
-            };
-            let path = format!("/proc/{}/{name}", call.thread);
-            let target = rustix::fs::readlinkat(CWD, path, Vec::new()).ok()?.into_bytes();
+            let target = match number {
+                AT_FDCWD => link(&format!("/proc/{}/cwd", call.thread)),
+                number => link(&format!("/proc/{}/fd/{number}", call.thread))
+                    .or_else(|| link_of_copy(call.thread, number)),
+            }?;
             Some(target[..target.len().min(MAX_TEXT)].to_vec())
         }
     }
+}
+
+fn link(path: &str) -> Option<Vec<u8>> {
+    rustix::fs::readlinkat(CWD, path, Vec::new()).ok().map(std::ffi::CString::into_bytes)
+}
+
+/// Descriptors of a process with another host id are listed for that id only; a copy of one can be had
+/// all the same, by whoever owns its user namespace.
+fn link_of_copy(thread: u32, number: i32) -> Option<Vec<u8>> {
+    let process = field(&status(thread), "Tgid:")?.parse::<i32>().ok()?;
+    let process = pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()?;
+    let copy = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()?;
+    link(&format!("/proc/self/fd/{}", copy.as_raw_fd()))
 }
 
 fn read_texts(thread: u32, address: u64) -> Option<Vec<u8>> {
@@ -324,19 +339,19 @@ fn read_texts(thread: u32, address: u64) -> Option<Vec<u8>> {
 
 /// Who a thread belongs to, as the program sees it. What cannot be known is zero or empty.
 fn seen(thread: u32) -> Seen {
-    let status_of = |process: u32| {
-        let status = head_of(&format!("/proc/{process}/status"), MAX_STATUS);
-        String::from_utf8_lossy(&status).into_owned()
-    };
-    let status = status_of(thread);
-    let parent = field(&status, "PPid:").and_then(|text| text.parse::<u32>().ok());
-    let parent = parent.filter(|parent| *parent != 0);
-    let of_parent = parent.map(status_of);
+    let own = status(thread);
+    let parent = field(&own, "PPid:").and_then(|text| text.parse::<u32>().ok());
+    let of_parent = parent.filter(|parent| *parent != 0).map(status);
     Seen {
-        pid: inner_pid(&status, &status).unwrap_or(0),
-        parent: of_parent.and_then(|theirs| inner_pid(&theirs, &status)).unwrap_or(0),
+        pid: inner_pid(&own, &own).unwrap_or(0),
+        parent: of_parent.and_then(|theirs| inner_pid(&theirs, &own)).unwrap_or(0),
         command: head_of(&format!("/proc/{thread}/cmdline"), MAX_COMMAND),
     }
+}
+
+fn status(process: u32) -> String {
+    let status = head_of(&format!("/proc/{process}/status"), MAX_STATUS);
+    String::from_utf8_lossy(&status).into_owned()
 }
 
 /// The last of a process's ids, if it is in as many namespaces as `beside`: a parent further out is not
@@ -360,7 +375,7 @@ fn head_of(path: &str, most: usize) -> Vec<u8> {
     bytes
 }
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000

@@ -34,8 +34,18 @@ pub struct Plan {
     /// Set up and verify, then wait for a [`Delivery`]: a sandbox made before there is a program for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// Whose the user namespace is, if not the keeper's: the zygote's, whose copy shall be let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_uid: Option<u32>,
     /// Break at a step on purpose: how the tests prove that each failure is told and leaks nothing.
     pub fault: Option<Fault>,
+}
+
+impl Plan {
+    /// The payload is a copy of somebody else, who lets it in.
+    pub fn is_joined(&self) -> bool {
+        self.hold == Some(Hold::Forked)
+    }
 }
 
 /// What waits in a sandbox that is held. In each case locked down, and found to be so.
@@ -188,6 +198,8 @@ pub struct Proc {
     pub only_processes: bool,
     /// Covered by something empty, where they exist.
     pub masked: Vec<String>,
+    /// Those of them that are watched: nobody opens them by accident.
+    pub watched: Vec<String>,
     /// Not mounted at all: the request blocked /proc.
     pub absent: bool,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::Check;
 use crate::plan::{Fault, FaultKind};
-use crate::tried::{Counted, Tried};
+use crate::tried::{Counted, Touched, Tried};
 
 /// One set-up action, by name. A `u8`, so that a child can tell its fate without allocating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -165,6 +165,10 @@ pub(crate) enum Note {
     Ended(Ending),
     /// The files of a delivery are in their places.
     Placed,
+    /// What stands over the secrets of /proc, to be watched; the descriptors come with it.
+    Covers,
+    /// The sandbox stands, init has no privileges left, and the payload may come.
+    Standing,
 }
 
 /// What the payload read of itself, where only it can look.
@@ -224,6 +228,8 @@ impl Note {
                 ]
             }
             Self::Placed => [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Covers => [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Standing => [6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; NOTE_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -265,6 +271,8 @@ impl Note {
                 }),
             }),
             4 => Self::Placed,
+            5 => Self::Covers,
+            6 => Self::Standing,
             _ => return None,
         })
     }
@@ -285,12 +293,16 @@ pub struct Disk {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Message {
+    /// The sandbox stands but for its payload, a zygote's copy, for which the descriptors are.
+    Standing,
     /// The sandbox stands and was read back; the program has been released, or is waited for.
     Started(Started),
     /// Nothing of the program ran.
     Failed(Failed),
     /// The program tried something.
     Tried(Tried),
+    /// It opened what stands in the place of a secret.
+    Touched(Touched),
     /// How often, just before the end.
     Counted(Counted),
     /// The program ended; init has been reaped.
@@ -382,8 +394,8 @@ mod tests {
         };
         let ending =
             Ending { exited: false, value: 9, cpu_us: 8, max_resident_bytes: 7, disk: Some(disk) };
-        for note in [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending), Note::Placed]
-        {
+        let notes = [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending)];
+        for note in notes.into_iter().chain([Note::Placed, Note::Standing, Note::Covers]) {
             assert_eq!(Note::from_bytes(&note.to_bytes()), Some(note));
         }
     }

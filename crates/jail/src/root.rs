@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 
 use belljar_sys::mount::{NO_DEV, NO_EXEC, NO_SUID, READ_ONLY, Reach, set_attributes};
 use belljar_sys::{Errno, Result};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
@@ -24,8 +24,12 @@ const STAGE: &str = "/usr";
 /// The root holds names, small files and mount points; nothing that grows.
 const ROOT_BYTES: &str = "32m";
 const ROOT_INODES: &str = "8192";
+/// Pseudo-terminals of one sandbox: the host has some four thousand for all.
+const TERMINALS: &str = "64";
 /// What stands over the covered parts of /proc: nothing, as a file and as a directory.
 const COVERS: [&str; 2] = [".belljar/empty", ".belljar/none"];
+/// And over those that are watched, each by its own name.
+const WATCHED_COVERS: &str = ".belljar/watched";
 const READABLE: Mode = Mode::from_raw_mode(0o755);
 
 /// Trees of the host, opened in our mount namespace before we give up the id that may look at them.
@@ -42,6 +46,8 @@ pub(crate) struct Built {
     pub proc: OwnedFd,
     /// The top of the writable file system, which the program sees only in parts.
     pub disk: OwnedFd,
+    /// What stands over each watched entry of /proc, in the plan's order.
+    pub covers: Vec<OwnedFd>,
 }
 
 pub(crate) fn open_sources(root: &Root) -> std::result::Result<Sources, Stopped> {
@@ -117,7 +123,7 @@ pub(crate) fn build(
         }
     }
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
-    let proc = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
+    let (proc, covers) = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
     disk.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
@@ -128,7 +134,7 @@ pub(crate) fn build(
     place_files(root.as_fd())?;
     set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This).at(Step::Pivot)?;
     pivot(root.as_fd()).at(Step::Pivot)?;
-    Ok(Built { proc, disk: disk.top })
+    Ok(Built { proc, disk: disk.top, covers })
 }
 
 /// Puts a fresh tmpfs over the stage and opens it.
@@ -189,7 +195,7 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
     }
     if plan.pseudo_terminals {
         // Every devpts mount is an instance of its own since Linux 4.7.
-        let options = [("ptmxmode", "0666"), ("mode", "0620")];
+        let options = [("ptmxmode", "0666"), ("mode", "0620"), ("max", TERMINALS)];
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let terminals = new_mount("devpts", &options, flags)?;
         make_directories(root, Path::new("/dev/pts"))?;
@@ -205,7 +211,7 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
 }
 
 /// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered.
-fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
+fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<(OwnedFd, Vec<OwnedFd>)> {
     let options: &[(&str, &str)] =
         if plan.only_processes { &[("subset", "pid"), ("hidepid", "invisible")] } else { &[] };
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -214,7 +220,7 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
         | MountAttrFlags::MOUNT_ATTR_RDONLY;
     let proc = new_mount("proc", options, flags)?;
     if plan.absent {
-        return Ok(proc);
+        return Ok((proc, Vec::new()));
     }
     make_directories(root, Path::new("/proc"))?;
     attach(proc.as_fd(), root, Path::new("proc"))?;
@@ -222,10 +228,27 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<OwnedFd> {
         add_covers(root)?;
     }
     let mut covers = [None, None];
-    for name in &plan.masked {
+    for name in plan.masked.iter().filter(|name| !plan.watched.contains(name)) {
         cover(root, proc.as_fd(), name, &mut covers)?;
     }
-    Ok(proc)
+    let watched = plan.watched.iter().map(|name| cover_watched(root, proc.as_fd(), name));
+    let watched = watched.collect::<Result<_>>()?;
+    Ok((proc, watched))
+}
+
+/// Covers one file by a file of its own, which can be told from the others. Gives that file.
+fn cover_watched(root: BorrowedFd<'_>, proc: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+    let path = Path::new(WATCHED_COVERS).join(name);
+    make_parent(root, &path)?;
+    new_file(root, &path, Mode::from_raw_mode(0o444))?;
+    let file = rustix::fs::openat(root, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if rustix::fs::statat(proc, name, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
+        return Ok(file); // nothing to cover
+    }
+    let clone = clone_tree(file.as_fd())?;
+    set_attributes(&clone, READ_ONLY, Reach::This)?;
+    attach(clone.as_fd(), proc, Path::new(name))?;
+    Ok(file)
 }
 
 /// Covers one entry, by a file or, if it turns out to be one, by a directory. A cover that found nothing

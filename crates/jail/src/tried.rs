@@ -65,11 +65,23 @@ pub struct Seen {
     pub command: Vec<u8>,
 }
 
+/// Something that only stands in the place of a secret was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Touched {
+    pub time_ms: u64,
+    /// Below /proc.
+    pub name: String,
+    /// How often so far.
+    pub count: u64,
+}
+
 /// How often, when all is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counted {
-    /// Number of a [`Tried`], how often it was seen in all, and the sum of its third argument.
+    /// Number of a [`Tried`], how often it was seen in all, and the sum of the third argument of all but
+    /// the first.
     pub counts: Vec<(u32, u64, u64)>,
     /// Calls beyond what is told one by one: the call, and how often it was refused.
     pub untold: Vec<(u32, u64)>,

@@ -16,5 +16,5 @@ mod token;
 pub mod wire;
 
 pub use limits::{CpuBudget, LimitOptions, Rate};
-pub use problem::Problem;
+pub use problem::{Problem, Refusal};
 pub use serve::{Listening, Options, serve};

@@ -13,7 +13,7 @@ use belljar::{Error, Outcome, RunRequest};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
-use crate::problem::Problem;
+use crate::problem::{Problem, Refusal};
 use budget::{Budgets, Reserved};
 use rate::{Left, Limiter};
 
@@ -127,8 +127,9 @@ impl Admitted {
 /// Too much, by which rule, and until when.
 fn too_much(kind: &str, rule: &str, detail: String, retry_after: Duration) -> Problem {
     let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, kind, detail);
-    problem.rule = Some(rule.into());
     // Rounded up: whoever comes back then is let in.
-    problem.retry_after_s = Some(retry_after.as_secs_f64().ceil().max(1.0) as u64);
+    let retry_after_s = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+    let refusal = Refusal { rule: rule.to_owned(), retry_after_s: retry_after_s.max(1) };
+    problem.refusal = Some(Box::new(refusal));
     problem
 }

@@ -32,11 +32,16 @@ pub struct Problem {
     pub step: Option<Box<str>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub errno: Option<Box<str>>,
-    /// The rule that was broken, and in how many seconds it would not be.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub rule: Option<Box<str>>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub retry_after_s: Option<u64>,
+    /// `rule` and `retry_after_s`, where a limit on callers was met.
+    #[serde(flatten)]
+    pub refusal: Option<Box<Refusal>>,
+}
+
+/// The rule that was broken, and in how many seconds it would not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub rule: String,
+    pub retry_after_s: u64,
 }
 
 impl Problem {
@@ -49,8 +54,7 @@ impl Problem {
             field: None,
             step: None,
             errno: None,
-            rule: None,
-            retry_after_s: None,
+            refusal: None,
         }
     }
 
@@ -107,7 +111,7 @@ impl IntoResponse for Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(wire::PROBLEM));
         match response.status() {
             StatusCode::TOO_MANY_REQUESTS => {
-                let seconds = self.retry_after_s.unwrap_or(RETRY_AFTER_S);
+                let seconds = self.refusal.map_or(RETRY_AFTER_S, |one| one.retry_after_s);
                 response.headers_mut().insert(RETRY_AFTER, seconds.into());
             }
             StatusCode::UNAUTHORIZED => {

@@ -21,7 +21,7 @@ pub(super) const DOCKER_IMAGE: &str = "belljar-bench-empty:latest";
 #[derive(Debug, Clone)]
 pub(super) struct Contender {
     pub(super) name: &'static str,
-    words: Vec<OsString>,
+    pub(super) words: Vec<OsString>,
 }
 
 /// Everybody.

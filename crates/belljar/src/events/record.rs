@@ -1,17 +1,60 @@
 //! Allowed calls as entries of a recording.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use belljar_jail::tried::Tried;
+use belljar_jail::tried::{Counted, Tried};
 
 use super::describe::Call;
 use super::{MAX_COMMAND, shown, time_of};
-use crate::model::recording::{Act, Entry};
+use crate::model::recording::{Act, Entry, Recording};
 
 /// Opened for writing, or made: O_WRONLY, O_RDWR, O_CREAT, O_TRUNC.
 const CHANGES: u64 = 0o1103;
+
+/// A recording in the making.
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    recording: Recording,
+    /// Where the same thing stands.
+    known: HashMap<(u32, Act, String, Option<String>), usize>,
+    /// Which entry a number of the keeper's belongs to.
+    numbers: HashMap<u32, usize>,
+}
+
+impl Timeline {
+    pub(super) fn take(&mut self, number: u32, entry: Entry) {
+        let entries = &mut self.recording.entries;
+        let key = (entry.pid, entry.act, entry.target.clone(), entry.command.clone());
+        let place = *self.known.entry(key).or_insert(entries.len());
+        self.numbers.insert(number, place);
+        match entries.get_mut(place) {
+            Some(known) => add(known, 1, entry.bytes.unwrap_or(0)),
+            None => entries.push(entry),
+        }
+    }
+
+    pub(super) fn count(&mut self, counted: &Counted) {
+        self.recording.dropped += counted.unrecorded;
+        for (number, count, bytes) in &counted.counts {
+            let place = self.numbers.get(number);
+            if let Some(entry) = place.and_then(|at| self.recording.entries.get_mut(*at)) {
+                add(entry, count - 1, *bytes);
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Recording {
+        self.recording
+    }
+}
+
+fn add(entry: &mut Entry, count: u64, bytes: u64) {
+    entry.count += count;
+    entry.bytes = entry.bytes.map(|known| known.saturating_add(bytes));
+}
 
 /// The entry that a call makes, if it is of a kind that is recorded.
 pub(super) fn entry(tried: &Tried, call: &Call) -> Option<Entry> {

@@ -116,3 +116,15 @@ pub(crate) fn canary(place: usize, stream: Stream) -> String {
     };
     format!("canary {place} appeared in {stream}")
 }
+
+pub(crate) fn masked(path: &str) -> String {
+    format!("opened {path}, over which something empty stands")
+}
+
+pub(crate) fn opened(path: &str, to_write: bool) -> String {
+    format!("tried to open {path}{}", if to_write { " for writing" } else { "" })
+}
+
+pub(crate) fn boundary_fix() -> String {
+    "nothing: it belongs to the host, and is not in a sandbox".into()
+}

@@ -47,6 +47,21 @@ const DEVICES: [(&str, u32, u32); 6] = [
 ];
 
 /// Entries of /proc that tell about the host or its kernel; covered by something empty.
+/// Those of [`MASKED`] that nobody opens by accident, or to print a statistic. Files, all of them.
+const WATCHED: [&str; 11] = [
+    "config.gz",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "sysrq-trigger",
+    "timer_list",
+    "vmallocinfo",
+];
+
 const MASKED: [&str; 32] = [
     "acpi",
     "asound",
@@ -259,6 +274,11 @@ fn proc(spec: &Spec) -> Proc {
     Proc {
         only_processes,
         masked: masked.iter().map(|name| (*name).to_owned()).collect(),
+        watched: WATCHED
+            .iter()
+            .filter(|name| masked.contains(name))
+            .map(|name| (*name).to_owned())
+            .collect(),
         absent: false,
     }
 }

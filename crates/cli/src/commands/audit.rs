@@ -208,7 +208,9 @@ fn outline(out: &mut String, name: &str, value: &serde_json::Value, depth: usize
                 *out += &format!("{indent}  | {}\n", render::visible(line));
             }
         }
-        other => *out += &format!("{indent}{}: {}\n", render::visible(name), plain(other)),
+        other @ (Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
+            *out += &format!("{indent}{}: {}\n", render::visible(name), plain(other))
+        }
     }
 }
 
@@ -241,9 +243,10 @@ fn export(args: &AuditExport) -> Result<u8, Trouble> {
 pub(crate) fn new_file(path: &Path) -> Result<File, SpecError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let wrong = |error: io::Error| {
-        let what = match error.kind() {
-            io::ErrorKind::AlreadyExists => "is there already: give the name of a new file".into(),
-            _ => error.to_string(),
+        let what = if error.kind() == io::ErrorKind::AlreadyExists {
+            "is there already: give the name of a new file".to_owned()
+        } else {
+            error.to_string()
         };
         SpecError::new("FILE", format!("{}: {what}", path.display()))
     };

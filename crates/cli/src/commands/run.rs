@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use belljar::{
     Ahead, Config, CopiedOut, Data, Engine, Error, Fault, FaultKind, LimitsRequest, MAX_CODE_BYTES,
-    Outcome, RunRequest, SpecError, Workspace,
+    Outcome, Policy, RunRequest, SpecError, Workspace,
 };
+use serde::Serialize;
 
 use crate::args::{LimitArgs, Run};
 use crate::output;
@@ -15,12 +16,15 @@ use crate::remote::{self, Failure};
 use crate::render::{self, Live};
 
 pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
-    let (as_json, quiet) = (args.json, args.quiet);
+    let (as_json, quiet, record) = (args.json, args.quiet, args.record);
     match carry_out(args, ahead).await {
-        Ok((outcome, copied)) => {
+        Ok((outcome, copied, request)) => {
             let mut code = render::exit_code(&outcome);
             if as_json {
-                let printed = render::json(&outcome);
+                let printed = match request.filter(|_| record) {
+                    Some(request) => render::json(&Recorded { outcome: &outcome, request }),
+                    None => render::json(&outcome),
+                };
                 code = if printed == 0 { code } else { printed };
             } else if !quiet {
                 for line in render::tried(&outcome).into_iter().chain(render::summary(&outcome)) {
@@ -44,10 +48,18 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
     }
 }
 
+/// A recorded run with what was asked, so that it can be run again (`belljar policy learn`).
+#[derive(Serialize)]
+struct Recorded<'a> {
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+    request: RunRequest,
+}
+
 async fn carry_out(
     args: Run,
     ahead: Option<Ahead>,
-) -> Result<(Outcome, Option<CopiedOut>), Failure> {
+) -> Result<(Outcome, Option<CopiedOut>, Option<RunRequest>), Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
     let recorded = args.audit.clone();
     let open = || {
@@ -63,12 +75,14 @@ async fn carry_out(
         Some(server) => {
             let request = request(args)?;
             if let Some(sent) = server.takes(&request)? {
-                return Ok((elsewhere(server, sent, as_json, raw).await?, None));
+                let outcome = elsewhere(server, sent, as_json, raw).await?;
+                return Ok((outcome, None, Some(request)));
             }
             (open()?, request)
         }
         None => (open()?, request(args)?),
     };
+    let asked = request.record.then(|| request.clone());
     let mut run = engine.prepare(request)?;
     if let Some(directory) = out {
         run = run.copy_out(directory)?;
@@ -96,7 +110,7 @@ async fn carry_out(
     for skipped in copied.iter().flat_map(|one| &one.skipped).filter(|_| !quiet) {
         render::trouble(&format!("not copied out: {} ({})", skipped.path, skipped.reason), 0);
     }
-    Ok((outcome, copied))
+    Ok((outcome, copied, asked))
 }
 
 /// The same by a server. Whoever interrupts us closes the connection, and the server ends the run.
@@ -127,6 +141,7 @@ async fn elsewhere(
 /// The request that the arguments ask for.
 fn request(args: Run) -> Result<RunRequest, Error> {
     let workspace = args.workspace.as_deref().map(parse_workspace);
+    let policy = args.confine.policy.as_deref().map(read_policy).transpose()?;
     let mut request = RunRequest {
         language: args.language.clone(),
         env: environment(&args)?,
@@ -162,7 +177,22 @@ fn request(args: Run) -> Result<RunRequest, Error> {
         (None, None) => return Err(SpecError::new("FILE", "is missing").into()),
     }
     request.workspace = workspace;
+    if let Some(policy) = policy {
+        policy.apply(&mut request);
+    }
     Ok(request)
+}
+
+/// A policy is short; what is longer is another file.
+const MAX_POLICY_BYTES: u64 = 1 << 20;
+
+fn read_policy(path: &Path) -> Result<Policy, SpecError> {
+    let wrong = |reason: String| SpecError::new("policy", format!("{}: {reason}", path.display()));
+    let mut text = String::new();
+    let opened = std::fs::File::open(path);
+    let read = opened.and_then(|file| file.take(MAX_POLICY_BYTES).read_to_string(&mut text));
+    read.map_err(|error| wrong(error.to_string()))?;
+    Policy::parse(&text).map_err(wrong)
 }
 
 fn starts_with_shebang(code: Option<&str>) -> bool {

@@ -26,6 +26,15 @@ impl Keeper {
         Err(heard.stopped(Step::Clone).into())
     }
 
+    /// Waits until init has made all but the payload.
+    pub(super) fn await_standing(&mut self, control: &OwnedFd) -> std::result::Result<(), Failed> {
+        let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Clone)?;
+        if matches!(heard, Heard::Note(Note::Standing, _)) {
+            return Ok(());
+        }
+        Err(heard.stopped(Step::Clone).into())
+    }
+
     /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
     /// in it so far.
     pub(super) fn wake_interpreter(
@@ -76,6 +85,15 @@ impl Keeper {
         }
     }
 
+    /// Hears what the payload's filter brings, from now on.
+    fn listen(&mut self, listener: Option<OwnedFd>) {
+        let lockdown = self.plan.lockdown.as_ref();
+        let listen = lockdown.and_then(|lockdown| Some((lockdown, lockdown.listen.as_ref()?)));
+        if let (Some(listener), Some((lockdown, listen))) = (listener, listen) {
+            self.ear = Some(Ear::new(listener, lockdown, listen));
+        }
+    }
+
     /// One wait of [`Self::hear`]; `None` when it was a call to answer. It is our own code's, so nobody is
     /// told of it.
     fn hear_once(
@@ -107,12 +125,16 @@ impl Keeper {
             let mut bytes = [0; Note::BYTES];
             let received = fd::receive(&self.notes, &mut bytes)?;
             let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
-            let listener = received.fds.into_iter().next();
-            if let (Some(listener), Some(lockdown)) = (listener, &self.plan.lockdown) {
-                let listen = lockdown.listen.as_ref();
-                self.ear = listen.map(|listen| Ear::new(listener, lockdown, listen));
+            let note = Note::from_bytes(&bytes[..received.length]);
+            match note {
+                Some(Note::Covers) => {
+                    self.covers = received.fds;
+                    return Ok(None);
+                }
+                Some(Note::Ready(_)) => self.listen(received.fds.into_iter().next()),
+                _ => {}
             }
-            return Ok(Some(match Note::from_bytes(&bytes[..received.length]) {
+            return Ok(Some(match note {
                 Some(note) => Heard::Note(note, sender.cast_unsigned()),
                 // Not a word: all ends are closed, whoever set up died.
                 None if received.length == 0 => Heard::Death,
@@ -161,9 +183,8 @@ impl Heard {
             Self::Control => Stopped::new(step, Errno::CANCELED),
             // The payload died before it was the program.
             Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
-            Self::Note(Note::Ready(_) | Note::Placed, _) | Self::Gate => {
-                Stopped::new(step, Errno::PROTO)
-            }
+            Self::Note(Note::Ready(_) | Note::Placed | Note::Covers | Note::Standing, _)
+            | Self::Gate => Stopped::new(step, Errno::PROTO),
         }
     }
 }

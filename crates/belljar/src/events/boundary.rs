@@ -1,0 +1,44 @@
+//! Files that are the boundary itself. No filter sees paths, so only a recorded run tells of those that
+//! are absent or read-only; what stands over the secrets of /proc is watched always.
+
+use belljar_jail::tried::Tried;
+
+use super::describe::Call;
+use super::{process, time_of};
+use crate::model::event::{Event, EventKind, Severity};
+use crate::model::recording::{Act, Entry};
+use crate::model::wording;
+
+/// Devices behind which lie memory, disks, ports and the kernel's log.
+const RAW_DEVICES: [&str; 5] = ["/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/kvm"];
+const DISKS: [&str; 7] =
+    ["/dev/sd", "/dev/nvme", "/dev/vd", "/dev/xvd", "/dev/dm-", "/dev/loop", "/dev/mapper/"];
+/// What is written here changes the host.
+const KERNEL: [&str; 3] = ["/proc/sys/", "/proc/sysrq-trigger", "/sys/"];
+
+/// The layer that stands where an entry leads, if that is the boundary.
+pub(super) fn crossed(entry: &Entry) -> Option<&'static str> {
+    let (act, path) = (entry.act, entry.target.as_str());
+    let is_open = matches!(act, Act::Read | Act::Change);
+    let is_device =
+        RAW_DEVICES.contains(&path) || DISKS.iter().any(|prefix| path.starts_with(prefix));
+    if is_open && is_device {
+        return Some("devices");
+    }
+    let is_kernel = KERNEL.iter().any(|prefix| path.starts_with(prefix));
+    (act == Act::Change && is_kernel).then_some("proc")
+}
+
+pub(super) fn event(tried: &Tried, call: &Call, entry: &Entry, rule: &str) -> Event {
+    Event {
+        kind: EventKind::EscapeAttempt,
+        severity: Severity::High,
+        time: time_of(tried.time_ms),
+        process: process(&tried.process),
+        syscall: Some(call.name.clone()),
+        detail: wording::opened(&entry.target, entry.act == Act::Change),
+        rule: rule.to_owned(),
+        fix: wording::boundary_fix(),
+        count: 1,
+    }
+}
