@@ -118,6 +118,9 @@ impl Store {
     pub(crate) fn open(directory: &Path, at_us: u64) -> Result<Self, StoreError> {
         own_directory(directory)?;
         let path = directory.join(FILE);
+        if !path.try_exists().map_err(StoreError::io(&path))? {
+            refuse_anew(directory, &path)?;
+        }
         // With its own mode: the log and the index beside it get the same.
         let made = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
         let status = made.and_then(|made| made.metadata()).map_err(StoreError::io(&path))?;
@@ -302,6 +305,16 @@ impl Store {
         };
         Err(StoreError::Damaged { path: self.path.clone(), broken })
     }
+}
+
+/// A head without its trail: somebody took the trail away, and a new one would hide that.
+fn refuse_anew(directory: &Path, path: &Path) -> Result<(), StoreError> {
+    let Some(kept) = Head::kept(directory)?.filter(|kept| kept.position.seq > 0) else {
+        return Ok(());
+    };
+    let walk = Walk::from(Position::BEGINNING, 0, Some(kept.position));
+    let damaged = |broken| StoreError::Damaged { path: path.to_owned(), broken };
+    walk.finish().map(drop).map_err(damaged)
 }
 
 /// How a connection of ours behaves.

@@ -138,6 +138,7 @@ fn nothing_is_added_to_a_trail_that_was_cut_or_rewritten() {
     fs::remove_file(place.0.join(format!("{FILE}-wal"))).ok();
     let error = Store::open(&place.0, 1).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    assert!(!place.0.join(FILE).exists(), "no new one hides that");
 }
 
 #[test]
