@@ -20,7 +20,10 @@ fn expect(level: Level, language: &str, code: &str, output: &str) {
     assert_eq!(outcome.stderr, "", "{outcome:?}");
     assert_eq!(outcome.stdout, output);
     assert!(outcome.ok(), "{outcome:?}");
+    // That there is no network is told whoever asks for it, and is true.
+    let told = |event: &&belljar::Event| event.rule != "net_namespace";
     let worse = outcome.events.iter().filter(|event| event.severity > belljar::Severity::Info);
+    let worse = worse.filter(told);
     assert_eq!(worse.count(), 0, "{:?}", outcome.events);
     assert_eq!(outcome.risk, belljar::Risk::Low);
 }

@@ -19,7 +19,7 @@ fn learnt_policy_is_proved_and_can_be_run_under() {
     );
     let program = program.to_str().expect("a name");
     let recorded = belljar(&["run", "--no-server", "--record", "--json", program]);
-    let outcome = directory.file("recorded.json", &text(&recorded.stdout));
+    let outcome = directory.file("recorded.json", text(&recorded.stdout));
     let policy = directory.join("solve.toml");
     let policy = policy.to_str().expect("a name");
     let learnt = belljar(&["policy", "learn", outcome.to_str().expect("a name"), "--out", policy]);
@@ -50,7 +50,7 @@ fn what_cannot_be_learnt_from_is_told() {
     assert!(text(&ended.stderr).contains("is no Outcome of --json"), "{ended:?}");
     assert_eq!(ended.code, Some(2));
     let recorded = belljar(&["run", "--no-server", "--json", "-c", "1"]);
-    let plain = directory.file("unrecorded.json", &text(&recorded.stdout));
+    let plain = directory.file("unrecorded.json", text(&recorded.stdout));
     let ended = belljar(&["policy", "learn", plain.to_str().expect("a name")]);
     assert!(text(&ended.stderr).contains("--record --json"), "{ended:?}");
     let ended = belljar(&["policy", "learn", "/absent.json"]);

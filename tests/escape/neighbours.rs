@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use belljar_tests::{
     Layer, Level, Program, Sandbox, Token, each_level, is_root, name_of, processes_with, wait_for,
-    warm,
 };
 
 /// What both begin with: a list of what was tried, and how it went.

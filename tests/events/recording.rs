@@ -21,7 +21,7 @@ each_level!(acts_are_told_with_their_targets, [basic, standard, strict], |level|
 import os, subprocess
 os.makedirs('d', exist_ok=True); os.chdir('d')
 open('made', 'w').write('12345')
-open('../d/./made').read()
+open('../d/./made').read(); open('made').read()
 print(subprocess.run(['/bin/echo', 'a b', 'c'], capture_output=True).stdout)
 os.write(1, b'xyz'); os.write(1, b'xyz')
 here = os.getcwd(); print(here)

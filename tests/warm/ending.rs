@@ -131,7 +131,7 @@ fn killed_server_leaves_nothing_that_waited() {
     });
     assert_eq!(run.wait().code, Some(125));
     assert!(processes_with(token.as_str()).is_empty());
-    // What only a start can sweep, such as the grounds of its zygote, the next start sweeps.
+    // What only a start can sweep the next start sweeps.
     let next = Server::in_directory(directory, &["--warm", "python"]);
     assert!(next.warm(Level::Standard).run_python("print(1)").ok());
     wait_until("its directories are gone", || directories_of(pid).is_empty());

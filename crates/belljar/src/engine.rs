@@ -202,12 +202,8 @@ impl Engine {
     ) -> Result<Parked, Error> {
         let spare = pool.keeper(self).await?;
         let keeper = Keeper::adopt(spare).map_err(Error::backend("start a keeper"))?;
-        let grounds = zygote.and_then(Zygote::grounds);
         let id = new_id()?;
-        let cgroups = match &grounds {
-            Some(grounds) => Ok(grounds.places.clone()),
-            None => self.cgroups(&profile.spec, &id, keeper.id()).await,
-        };
+        let cgroups = self.cgroups(&profile.spec, &id, keeper.id()).await;
         let prepared = Prepared {
             id: &id,
             spec: &profile.spec,
@@ -224,7 +220,7 @@ impl Engine {
         match prepared.plan() {
             Ok((planned, claim)) => {
                 let cgroup = planned.plan.cgroup.clone();
-                Parked::make(keeper, planned, Holdings { claim, grounds, cgroup }, zygote).await
+                Parked::make(keeper, planned, Holdings { claim, cgroup }, zygote).await
             }
             Err(error) => {
                 keeper.reap();

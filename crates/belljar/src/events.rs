@@ -28,7 +28,7 @@ use describe::Call;
 use record::Timeline;
 
 pub(crate) use canary::Canaries;
-pub(crate) use shapes::looks;
+pub(crate) use shapes::{Recorded, listen};
 
 /// As much as the keeper reads of a command line.
 const MAX_COMMAND: usize = 512;
@@ -123,10 +123,10 @@ impl Tally {
 
     /// An allowed call is an event only for where it leads.
     fn allowed(&mut self, tried: &Tried, call: &Call) -> Option<Event> {
-        if let Some(entry) = self.recording.as_ref().and_then(|_| record::entry(tried, call)) {
-            if let Some(rule) = boundary::crossed(&entry) {
-                return Some(boundary::event(tried, call, &entry, rule));
-            }
+        if let Some(entry) = self.recording.as_ref().and_then(|_| record::entry(tried, call))
+            && let Some(rule) = boundary::crossed(&entry)
+        {
+            return Some(boundary::event(tried, call, &entry, rule));
         }
         let address = call.address(tried).filter(|_| call.name == "connect")?;
         if let Address::Ip(target) = &address {

@@ -81,12 +81,12 @@ impl Group {
         part.map(|part| rustix::fs::open(&part.path, flags, Mode::empty())).transpose()
     }
 
-    /// v2: lets this user put processes in.
-    pub(crate) fn let_in(&self, uid: u32) -> Result<()> {
+    /// v2: puts a process in that was born elsewhere, at the cost of that lock.
+    pub(crate) fn take_in(&self, pid: u32) -> Result<()> {
         let mut parts = self.parts.iter().filter(|part| part.version == CgroupVersion::V2);
-        let chown =
-            |part: &Part| std::os::unix::fs::chown(part.path.join("cgroup.procs"), Some(uid), None);
-        parts.try_for_each(chown).map_err(errno)
+        parts
+            .try_for_each(|part| fs::write(part.path.join("cgroup.procs"), pid.to_string()))
+            .map_err(errno)
     }
 
     /// v1: the `tasks` files, to which a single thread writes `0` to move itself. The kernel checks the

@@ -88,11 +88,7 @@ fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
         Files::Root(_) => None,
     };
     let group = match &plan.cgroup {
-        Some(cgroup) if Group::is_born_into(cgroup) => {
-            let group = create_group(cgroup)?;
-            plan.owner_uid.map_or(Ok(()), |uid| group.let_in(uid)).at(Step::Cgroup)?;
-            Some(group)
-        }
+        Some(cgroup) if Group::is_born_into(cgroup) => Some(create_group(cgroup)?),
         Some(_) | None => None,
     };
     let mut keeper = Keeper::open(plan, opening, group)?;
@@ -164,7 +160,8 @@ impl Keeper {
         let (gate, their_gate) = socket_pair().at(Step::Clone)?;
         // The kernel then tells the sender's pid as we see it, whatever namespace it is in.
         rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;
-        let birthplace = group.as_ref().map_or(Ok(None), Group::birthplace).at(Step::Cgroup)?;
+        let born_into = group.as_ref().filter(|_| !plan.is_moved());
+        let birthplace = born_into.map_or(Ok(None), Group::birthplace).at(Step::Cgroup)?;
         let streams_are_pipes = opening.stdio[1..].iter().all(is_pipe);
         let (payload, joining) = if plan.is_joined() {
             let (orders, their_orders) = socket_pair().at(Step::Clone)?;
@@ -229,6 +226,11 @@ impl Keeper {
             self.await_standing(control)?;
             self.call_payload(control, &ends, birthplace.as_ref()).at(Step::Fork)?;
         }
+        if self.plan.is_moved() {
+            let newcomer = self.await_arrival(control)?;
+            self.group.as_ref().map_or(Ok(()), |one| one.take_in(newcomer)).at(Step::Cgroup)?;
+            self.open_doors().at(Step::Cgroup)?;
+        }
         let (ready, pid) = self.await_ready(control)?;
         let checks = self.read_back(ready, pid, outside)?;
         if matches!(self.plan.hold, Some(Hold::Started | Hold::Forked)) {
@@ -271,21 +273,26 @@ impl Keeper {
         if let (None, Some(cgroup)) = (&self.group, &self.plan.cgroup) {
             self.group = Some(create_group(cgroup)?);
         }
-        let group = self.group.as_ref();
-        let doors = group.map_or(Ok(Vec::new()), Group::doors).at(Step::Cgroup)?;
-        if let Some(gate) = &self.gate {
-            let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
-            match fd::send(gate, b"d", &doors) {
-                // Init or the payload has stopped, which their note or their end tells better.
-                Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-                Err(errno) => return Err(Stopped::new(Step::Cgroup, errno).into()),
-            }
+        if !self.plan.is_moved() {
+            self.open_doors().at(Step::Cgroup)?;
         }
-        self.alarm = group.map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
+        self.alarm = self.group.as_ref().map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
         if let (Some(group), Some(cgroup)) = (&mut self.group, &self.plan.cgroup) {
             group.read_knobs_back(cgroup);
         }
         Ok(())
+    }
+
+    /// Lets the payload into what there is of the group on v1, and go on.
+    fn open_doors(&self) -> Result<()> {
+        let doors = self.group.as_ref().map_or(Ok(Vec::new()), Group::doors)?;
+        let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
+        let gate = self.gate.as_ref().ok_or(Errno::PROTO)?;
+        match fd::send(gate, b"d", &doors) {
+            // Init or the payload has stopped, which their note or their end tells better.
+            Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            result => result,
+        }
     }
 
     /// Nothing is released that was not found as planned.

@@ -145,7 +145,7 @@ impl Ear {
         };
         if times <= MAX_TOLD_EACH && self.told < MAX_TOLD {
             let read = self.read(call);
-            let known = identity(call, &read, true);
+            let known = self.identity(call, &read);
             if self.count_again(known, call) {
                 return;
             }
@@ -159,7 +159,7 @@ impl Ear {
 
     fn see_allowed(&mut self, call: &Waiting, engine: &OwnedFd) {
         let read = self.read(call);
-        let known = identity(call, &read, false);
+        let known = self.identity(call, &read);
         if self.count_again(known, call) {
             return;
         }
@@ -211,6 +211,21 @@ impl Ear {
         true
     }
 
+    /// What makes two calls the same thing. Addresses differ where their contents are the same, so only
+    /// what means something is looked at.
+    fn identity(&self, call: &Waiting, read: &[Option<Vec<u8>>]) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (call.thread, call.number, read).hash(&mut hasher);
+        let distinct = &self.listen.distinct;
+        let first = distinct.partition_point(|(number, _)| *number < call.number);
+        let own = distinct[first..].iter().take_while(|(number, _)| *number == call.number);
+        for (_, argument) in own {
+            let value = call.args.get(usize::from(*argument)).map(|value| value & 0xffff_ffff);
+            value.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
     fn read(&self, call: &Waiting) -> Vec<Option<Vec<u8>>> {
         let looks = &self.listen.looks;
         let first = looks.partition_point(|look| look.call < call.number);
@@ -234,16 +249,6 @@ impl Ear {
             }
         }
     }
-}
-
-/// What makes two calls the same thing. Addresses differ where their contents are the same.
-fn identity(call: &Waiting, read: &[Option<Vec<u8>>], with_args: bool) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (call.thread, call.number, read).hash(&mut hasher);
-    if with_args && read.is_empty() {
-        call.args.hash(&mut hasher);
-    }
-    hasher.finish()
 }
 
 /// What the filter keeps in the low bits of its answer. Anything but a notification is not for us.

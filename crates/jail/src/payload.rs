@@ -50,7 +50,11 @@ pub(crate) fn join(joining: Joining) -> ! {
         .iter()
         .try_for_each(|(one, kind)| belljar_sys::process::join(one.as_fd(), *kind).at(Step::Fork));
     drop((namespaces, birthplace));
-    match joined {
+    let arrived = joined.and_then(|()| match plan.is_moved() {
+        true => rustix::io::write(&ends.notes, &Note::Arrived.to_bytes()).map(drop).at(Step::Fork),
+        false => Ok(()),
+    });
+    match arrived {
         Ok(()) => run(&plan, &ends),
         Err(stopped) => give_up(&ends.notes, stopped),
     }

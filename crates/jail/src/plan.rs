@@ -46,6 +46,13 @@ impl Plan {
     pub fn is_joined(&self) -> bool {
         self.hold == Some(Hold::Forked)
     }
+
+    /// It is put into its v2 cgroup by the keeper: it comes as somebody who may not go there itself.
+    pub(crate) fn is_moved(&self) -> bool {
+        let v2 = |one: &Hierarchy| one.version == CgroupVersion::V2;
+        self.owner_uid.is_some()
+            && self.cgroup.as_ref().is_some_and(|one| one.hierarchies.iter().any(v2))
+    }
 }
 
 /// What waits in a sandbox that is held. In each case locked down, and found to be so.

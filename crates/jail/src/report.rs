@@ -169,6 +169,8 @@ pub(crate) enum Note {
     Covers,
     /// The sandbox stands, init has no privileges left, and the payload may come.
     Standing,
+    /// It has come, and waits to be put into its cgroup.
+    Arrived,
 }
 
 /// What the payload read of itself, where only it can look.
@@ -228,8 +230,9 @@ impl Note {
                 ]
             }
             Self::Placed => [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-            Self::Covers => [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-            Self::Standing => [6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Standing => [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Arrived => [6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Covers => [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; NOTE_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -271,8 +274,9 @@ impl Note {
                 }),
             }),
             4 => Self::Placed,
-            5 => Self::Covers,
-            6 => Self::Standing,
+            5 => Self::Standing,
+            6 => Self::Arrived,
+            7 => Self::Covers,
             _ => return None,
         })
     }
@@ -395,7 +399,9 @@ mod tests {
         let ending =
             Ending { exited: false, value: 9, cpu_us: 8, max_resident_bytes: 7, disk: Some(disk) };
         let notes = [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending)];
-        for note in notes.into_iter().chain([Note::Placed, Note::Standing, Note::Covers]) {
+        for note in
+            notes.into_iter().chain([Note::Placed, Note::Standing, Note::Arrived, Note::Covers])
+        {
             assert_eq!(Note::from_bytes(&note.to_bytes()), Some(note));
         }
     }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Listen {
     /// What to read of the calls that take addresses, in the order of call numbers.
     pub looks: Vec<Look>,
+    /// Arguments, beside what is read, by which two calls are told apart: call and place, in the same order.
+    pub distinct: Vec<(u32, u8)>,
     /// Allowed calls are brought to us to be recorded, so there are many.
     pub record: bool,
 }

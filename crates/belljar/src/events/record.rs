@@ -108,7 +108,10 @@ fn tidied(path: &Path) -> PathBuf {
         match part {
             Component::CurDir => {}
             Component::ParentDir if tidy.file_name().is_some() => drop(tidy.pop()),
-            part => tidy.push(part),
+            Component::Prefix(_)
+            | Component::RootDir
+            | Component::ParentDir
+            | Component::Normal(_) => tidy.push(part),
         }
     }
     tidy

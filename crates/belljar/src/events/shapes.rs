@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use belljar_jail::tried::{Look, What};
+use belljar_jail::tried::{Listen, Look, What};
 
 use super::flags::{
     ACCESS, ADDRESS_FAMILIES, BPF, CLOCKS, CLONE, FSCONFIG, IOCTLS, KEYCTL, MODULE, MOUNT,
@@ -175,14 +175,21 @@ pub(super) fn find(name: &str) -> Option<&'static Shape> {
     SHAPES.iter().find(|shape| shape.name == name)
 }
 
-/// What the keeper reads, in the order of call numbers.
-pub(crate) fn looks() -> Vec<Look> {
-    static LOOKS: LazyLock<Vec<Look>> = LazyLock::new(make_looks);
-    LOOKS.clone()
+/// What the keeper reads, and what it tells calls apart by.
+pub(crate) fn listen(record: Recorded) -> Listen {
+    static LISTEN: LazyLock<Listen> = LazyLock::new(make_listen);
+    Listen { record: record == Recorded::Yes, ..LISTEN.clone() }
 }
 
-fn make_looks() -> Vec<Look> {
-    let mut looks: Vec<Look> = Vec::new();
+/// Whether allowed calls are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    Yes,
+    No,
+}
+
+fn make_listen() -> Listen {
+    let mut listen = Listen::default();
     for shape in SHAPES {
         let Some(call) = seccomp::number(shape.name) else {
             continue; // not on this architecture
@@ -193,14 +200,17 @@ fn make_looks() -> Vec<Look> {
                 Texts(_) => What::Texts,
                 Address(_) => What::BytesOf(argument + 1),
                 File(_) => What::Descriptor,
-                Number(_) | Size(_) | One(..) | Bits(..) | Mode(_) | FileType(_) | Device(_)
-                | Skip => {
+                Number(_) | One(..) | Bits(..) | FileType(_) | Device(_) => {
+                    listen.distinct.push((call, argument));
                     continue;
                 }
+                // A mode means something only where a file is made, and lengths are added up.
+                Mode(_) | Size(_) | Skip => continue,
             };
-            looks.push(Look { call, argument, what });
+            listen.looks.push(Look { call, argument, what });
         }
     }
-    looks.sort_by_key(|look| (look.call, look.argument));
-    looks
+    listen.looks.sort_by_key(|look| (look.call, look.argument));
+    listen.distinct.sort_unstable();
+    listen
 }

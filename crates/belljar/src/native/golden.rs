@@ -72,8 +72,10 @@ fn text(level: Level, uid: u32, cgroups: &Result<Places, String>, identity: Iden
     if plan["lockdown"].is_object() {
         let length = plan["lockdown"]["filter"].as_array().map_or(0, Vec::len);
         plan["lockdown"]["filter"] = (length > 0).into();
-        let looks = plan["lockdown"]["listen"]["looks"].as_array().map_or(0, Vec::len);
-        plan["lockdown"]["listen"]["looks"] = (looks > 0).into();
+        for list in ["looks", "distinct"] {
+            let length = plan["lockdown"]["listen"][list].as_array().map_or(0, Vec::len);
+            plan["lockdown"]["listen"][list] = (length > 0).into();
+        }
         if level == Level::Basic {
             plan["lockdown"]["landlock"]["rules"] = "what this host has".into();
         }

@@ -1,7 +1,6 @@
 //! Sandboxes that were made ahead: set up, locked down, verified, and waiting for a program.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_jail::plan::{Cgroup, Delivery, Placed};
@@ -12,7 +11,7 @@ use super::failure::explain;
 use super::identity::Chosen;
 use super::plan::Planned;
 use super::run::{Finished, Keeper, OurStreams, Streams, follow};
-use super::zygote::{Grounds, Zygote};
+use super::zygote::Zygote;
 use crate::events::Tally;
 use crate::model::error::Error;
 use crate::model::outcome::Stream;
@@ -28,13 +27,11 @@ pub(crate) struct Parked {
     made: Instant,
 }
 
-/// What a plan was made with, to be held until the keeper is gone: its host id, and its zygote's cgroups.
+/// What a plan was made with, to be held until the keeper is gone.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     #[expect(dead_code, reason = "held, not read")]
     pub claim: Chosen,
-    #[expect(dead_code, reason = "held, not read")]
-    pub grounds: Option<Arc<Grounds>>,
     /// What the keeper removes, unless it was killed: nobody else knows of a sandbox that waited.
     pub cgroup: Option<Cgroup>,
 }

@@ -7,13 +7,12 @@ use belljar_jail::plan::{
     Cgroup, Fault, Files, Hold, Identity, Landlock, LandlockRule, Lockdown, Placed, Plan, Program,
     Resource, Rlimit, Root, Scratch, Text, pack,
 };
-use belljar_jail::tried::Listen;
 use belljar_sys::landlock::{SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL, access};
 
 use super::cgroups::{self, Places};
 use super::host::Host;
 use super::layout::{self, HostWorkspace, WITNESS, WRITABLE};
-use crate::events::{self, Rules};
+use crate::events::{self, Recorded, Rules};
 use crate::languages::{Interpreter, Language, Warm};
 use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
@@ -246,7 +245,10 @@ fn lockdown(
         rlimits: rlimits(inputs, expect),
         landlock,
         filter: filter.into_iter().map(pack).collect(),
-        listen: Some(Listen { looks: events::looks(), record: hearing == Hearing::Record }),
+        listen: Some(events::listen(match hearing {
+            Hearing::Record => Recorded::Yes,
+            Hearing::Nothing | Hearing::Refusals => Recorded::No,
+        })),
     })
 }
 

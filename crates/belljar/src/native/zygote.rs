@@ -7,22 +7,16 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::chown;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use belljar_jail::plan::{CgroupVersion, Place};
 use belljar_jail::wire;
 use belljar_sys::process::Child;
 use belljar_sys::spawn;
 
 use super::alive::Alive;
-use super::cgroups::{Cgroups, PlaceOf, Places};
 use super::host::Host;
 use super::line::Line;
-use super::sweep;
 use crate::languages::{Interpreter, Language, Warm};
 use crate::model::error::Error;
 
@@ -42,7 +36,6 @@ pub(crate) struct Zygote {
     line: Line,
     process: Option<Child>,
     pub ids: Option<(u32, u32)>,
-    grounds: Option<Arc<Grounds>>,
     born: Instant,
     copies: AtomicU64,
     alive: Alive,
@@ -99,22 +92,14 @@ impl Zygote {
         let process =
             spawn::companion(&interpreter.path, &args, &environment, theirs, library, ids)?;
         alive.started();
-        let mut zygote = Self {
+        Ok(Self {
             line,
             process: Some(process),
             ids,
-            grounds: None,
             born: Instant::now(),
             copies: AtomicU64::new(0),
             alive: alive.clone(),
-        };
-        if let (Some(ids), Cgroups::Ready(places), Some(process)) =
-            (ids, &host.cgroups, &zygote.process)
-            && places.all.iter().any(|one| one.version == CgroupVersion::V2)
-        {
-            zygote.grounds = Some(Arc::new(Grounds::lay(places, ids, process.id())?));
-        }
-        Ok(zygote)
+        })
     }
 
     /// Copies itself into a sandbox whose keeper has sent what that takes.
@@ -136,11 +121,6 @@ impl Zygote {
         !self.line.is_dead()
     }
 
-    /// Where its copies have their cgroups, if not where the host's others do.
-    pub(crate) fn grounds(&self) -> Option<Arc<Grounds>> {
-        self.grounds.clone()
-    }
-
     /// Its layout has been shared by so many, or for so long, that another should take over.
     pub(crate) fn is_worn(&self, most_copies: u64, oldest: Duration) -> bool {
         self.copies.load(Ordering::Relaxed) >= most_copies || self.born.elapsed() >= oldest
@@ -160,8 +140,7 @@ impl Drop for Zygote {
         // Closed now, not when the fields are dropped: to a zygote that is the end, which is waited for.
         self.line.close();
         if let Some(process) = self.process.take() {
-            let grounds = self.grounds.take();
-            self.alive.see_off(process, move || drop(grounds));
+            self.alive.see_off(process, || {});
         }
     }
 }
@@ -174,64 +153,6 @@ fn is_at_mercy(interpreter: &Interpreter, host: &Host) -> bool {
         open_to_all || (!host.is_root() && one.uid() == host.uid)
     };
     fs::metadata(&interpreter.path).map_or(true, owned)
-}
-
-/// Where a zygote of root's on v2 lives, and its copies are born: directories in which its id may put
-/// processes. Removed with the last who uses them.
-#[derive(Debug)]
-pub(crate) struct Grounds {
-    pub places: Places,
-    made: Vec<PathBuf>,
-}
-
-impl Grounds {
-    fn lay(places: &Places, (uid, _): (u32, u32), zygote: u32) -> io::Result<Self> {
-        let name = sweep::name(&format!("zygote-{zygote}"));
-        let mut grounds = Self { places: Places { all: Vec::new() }, made: Vec::new() };
-        for place in &places.all {
-            if place.version == CgroupVersion::V1 {
-                grounds.places.all.push(place.clone());
-                continue;
-            }
-            let Place::Beneath(directory) = &place.place else {
-                return Err(io::Error::other("a scope cannot be handed on"));
-            };
-            let own = directory.join(&name);
-            fs::create_dir(&own)?;
-            grounds.made.push(own.clone());
-            grounds.settle(place, &own, zygote, uid)?;
-            grounds.places.all.push(PlaceOf { place: Place::Beneath(own), ..place.clone() });
-        }
-        Ok(grounds)
-    }
-
-    /// On v2 a process is put elsewhere only by leave of the nearest cgroup above both places, so the
-    /// zygote must live below one that gives it; and that must hand the controllers on.
-    fn settle(
-        &mut self,
-        place: &PlaceOf,
-        own: &std::path::Path,
-        zygote: u32,
-        uid: u32,
-    ) -> io::Result<()> {
-        let switches: Vec<String> =
-            place.controllers.iter().map(|one| format!("+{}", one.name())).collect();
-        let leaf = own.join("zygote");
-        fs::create_dir(&leaf)?;
-        self.made.push(leaf.clone());
-        fs::write(leaf.join("cgroup.procs"), zygote.to_string())?;
-        fs::write(own.join("cgroup.subtree_control"), switches.join(" "))?;
-        chown(own.join("cgroup.procs"), Some(uid), None)
-    }
-}
-
-impl Drop for Grounds {
-    fn drop(&mut self) {
-        for path in self.made.iter().rev() {
-            // Still in use: the sweep at the next start takes it.
-            fs::remove_dir(path).ok();
-        }
-    }
 }
 
 #[cfg(test)]

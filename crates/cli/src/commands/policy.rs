@@ -43,7 +43,7 @@ async fn learn(args: &Learn) -> Result<u8, Failure> {
             () = super::interrupted() => return Err(super::cancelled(&engine).await.into()),
         };
         let why = match again {
-            Ok(again) if is_same(&again, &outcome) => return Ok(tell(args, &policy, &again)?),
+            Ok(again) if is_same(&again, &outcome) => return tell(args, &policy, &again),
             Ok(again) => again.verdict.kind().to_owned(),
             Err(error) => error.to_string(),
         };

@@ -35,6 +35,15 @@ impl Keeper {
         Err(heard.stopped(Step::Clone).into())
     }
 
+    /// Waits until the payload has come; the answer is which process it is, as we number them.
+    pub(super) fn await_arrival(&mut self, control: &OwnedFd) -> std::result::Result<u32, Failed> {
+        let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Fork)?;
+        if let Heard::Note(Note::Arrived, sender) = heard {
+            return Ok(sender);
+        }
+        Err(heard.stopped(Step::Fork).into())
+    }
+
     /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
     /// in it so far.
     pub(super) fn wake_interpreter(
@@ -183,7 +192,10 @@ impl Heard {
             Self::Control => Stopped::new(step, Errno::CANCELED),
             // The payload died before it was the program.
             Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
-            Self::Note(Note::Ready(_) | Note::Placed | Note::Covers | Note::Standing, _)
+            Self::Note(
+                Note::Ready(_) | Note::Placed | Note::Covers | Note::Standing | Note::Arrived,
+                _,
+            )
             | Self::Gate => Stopped::new(step, Errno::PROTO),
         }
     }
