@@ -19,5 +19,7 @@ mod languages;
 mod output;
 #[path = "cli/policy.rs"]
 mod policy;
+#[path = "cli/screening.rs"]
+mod screening;
 #[path = "cli/words.rs"]
 mod words;

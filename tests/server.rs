@@ -25,5 +25,7 @@ mod recorded;
 mod running;
 #[path = "server/runs.rs"]
 mod runs;
+#[path = "server/screening.rs"]
+mod screening;
 #[path = "server/soak.rs"]
 mod soak;

@@ -181,7 +181,7 @@ impl Batch {
         let task = self.running.spawn(async move {
             let run = async {
                 // A mistake is told without a turn.
-                let run = engine.prepare(request?)?.by(caller);
+                let run = engine.prepare(request?)?.by(caller).screen().await?;
                 let _turn = match &place {
                     Some(place) => Some(place.turn().await?),
                     None => None,
@@ -217,6 +217,7 @@ impl Batch {
             // Nothing ran.
             Err(
                 Error::Spec(_)
+                | Error::Screened(_)
                 | Error::Setup { .. }
                 | Error::Unavailable { .. }
                 | Error::Busy { .. },

@@ -18,6 +18,7 @@ use crate::model::level::Level;
 use crate::model::outcome::{Outcome, Start, Stream};
 use crate::model::receipt::{Receipt, Versions};
 use crate::model::request::{RunRequest, StartRequest};
+use crate::model::screening::ScreenMode;
 use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
@@ -29,6 +30,7 @@ use crate::native::zygote::Zygote;
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
+use crate::screen::{Gate, Screener, Sources};
 
 /// Sandboxes that one run may find dead when it comes to them.
 const MOST_TRIES: usize = 100;
@@ -57,6 +59,10 @@ pub struct Config {
     pub launcher: PathBuf,
     /// Directories with language files, beside the built-in ones. Later ones win.
     pub language_directories: Vec<PathBuf>,
+    /// Files with screening rules of one's own, beside the built-in ones. Later ones win.
+    pub screen_rules: Vec<PathBuf>,
+    /// What every run is screened by at least, whatever its request says.
+    pub screen_least: ScreenMode,
     /// Keep sandboxes ready ahead of the runs that will want them: for a process that lives long.
     /// [`Engine::tend_pool`] must then be running.
     pub pool: Option<PoolConfig>,
@@ -76,7 +82,16 @@ impl Default for Config {
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
         let launcher = PathBuf::from("/proc/self/exe");
-        Self { launcher, language_directories, pool: None, audit: None, fault: None }
+        let (screen_rules, screen_least) = (Vec::new(), ScreenMode::Off);
+        Self {
+            launcher,
+            language_directories,
+            screen_rules,
+            screen_least,
+            pool: None,
+            audit: None,
+            fault: None,
+        }
     }
 }
 
@@ -86,6 +101,7 @@ pub struct Engine {
     config: Config,
     host: Host,
     languages: Languages,
+    screener: Arc<Screener>,
     alive: Alive,
     spare: Arc<Mutex<Option<Spare>>>,
     pool: Option<Arc<Pool>>,
@@ -106,19 +122,12 @@ impl Engine {
         let audit = config.audit.clone().map(Recorder::start).transpose();
         let audit = audit.map_err(Error::backend("start the thread that records"))?;
         let languages = Languages::load(&config.language_directories)?;
+        let screener = Arc::new(Screener::new(&config.screen_rules)?);
         let host = Host::look();
         let (alive, spare) = (Alive::default(), Arc::default());
         let pool = config.pool.clone().map(|config| Arc::new(Pool::new(config)));
-        Ok(Self {
-            config,
-            host,
-            languages,
-            alive,
-            spare,
-            pool,
-            audit,
-            swept: Arc::new(Once::new()),
-        })
+        let swept = Arc::new(Once::new());
+        Ok(Self { config, host, languages, screener, alive, spare, pool, audit, swept })
     }
 
     /// Gives the first run a keeper that was started ahead.
@@ -262,6 +271,11 @@ impl Engine {
         &self.languages
     }
 
+    /// What reads code before it is run.
+    pub fn screener(&self) -> &Screener {
+        &self.screener
+    }
+
     /// Runs one request to its end. Dropping the future ends the program and all it started.
     ///
     /// Must be awaited in a tokio runtime with I/O enabled.
@@ -269,9 +283,17 @@ impl Engine {
         self.prepare(request)?.run(&mut |_, _| {}).await
     }
 
+    /// The same without reading the code: for what we run ourselves.
+    pub(crate) async fn run_unscreened(&self, request: RunRequest) -> Result<Outcome, Error> {
+        let mut run = self.prepare(request)?;
+        run.gate.mode = ScreenMode::Off;
+        run.run(&mut |_, _| {}).await
+    }
+
     /// Checks a request and makes it ready to run; see [`Run`] for output as it comes and results.
     pub fn prepare(&self, request: RunRequest) -> Result<Run<'_>, Error> {
         let (language, start) = (self.language_of(&request)?, request.start);
+        let mode = request.screen.max(self.config.screen_least);
         let facts =
             language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
         let asked = self.audit.as_ref().map(|_| Asked::new(&request));
@@ -287,6 +309,11 @@ impl Engine {
             Program::Code { .. } => language.map(Language::find).transpose()?,
             Program::Command { .. } => None,
         };
+        let sources = match mode {
+            ScreenMode::Off => Sources::default(),
+            ScreenMode::Advise | ScreenMode::Refuse => Sources::of(&spec, &self.languages),
+        };
+        let gate = Gate::new(mode, &self.screener, sources);
         Ok(Run {
             engine: self,
             spec,
@@ -294,6 +321,7 @@ impl Engine {
             interpreter,
             out: None,
             start,
+            gate,
             event_sink: None,
             asked,
             caller: Caller::own(),
@@ -336,6 +364,7 @@ pub struct Run<'a> {
     interpreter: Option<Interpreter>,
     out: Option<PathBuf>,
     start: StartRequest,
+    gate: Gate,
     /// What is recorded of the request, when something is.
     asked: Option<Asked>,
     caller: Caller,
@@ -369,7 +398,10 @@ impl Run<'_> {
     }
 
     pub(crate) fn can_fork(&self) -> bool {
-        self.engine.pool.as_ref().zip(self.language).is_some_and(|(pool, one)| pool.can_fork(one))
+        // Into a scope that systemd made around its keeper a zygote's copy would not be let.
+        let in_scopes = matches!(self.engine.host.cgroups, Cgroups::Scope { .. });
+        let pool = self.engine.pool.as_ref().filter(|_| !in_scopes);
+        pool.zip(self.language).is_some_and(|(pool, one)| pool.can_fork(one))
     }
 
     /// Copies what the program leaves in /workspace to this directory, which must be new or empty.
@@ -399,6 +431,13 @@ impl Run<'_> {
         Tally::new(native::plan::rules(&self.spec), self.event_sink.clone())
     }
 
+    /// Reads the code now, if what is found may refuse the run: before it waits for anything. A run that
+    /// was not screened so does it when it is run.
+    pub async fn screen(mut self) -> Result<Self, Error> {
+        self.gate.pass(self.engine).await?;
+        Ok(self)
+    }
+
     /// Runs it; `sink` gets the output as it comes, whole, beside what the Outcome keeps.
     pub async fn run(self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send)) -> Result<Outcome, Error> {
         self.run_with_files(sink).await.map(|(outcome, _)| outcome)
@@ -409,15 +448,19 @@ impl Run<'_> {
         self,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
+        let mut run = self.screen().await?;
+        // Beside the run: advice must not keep anybody waiting.
+        let advice = run.gate.begin();
         let id = new_id()?;
-        let mut recording = match (&self.engine.audit, &self.asked) {
-            (Some(audit), Some(asked)) => {
-                Some(audit.begin(&id, &self.spec, asked, &self.caller)?)
-            }
+        let mut recording = match (&run.engine.audit, &run.asked) {
+            (Some(audit), Some(asked)) => Some(audit.begin(&id, &run.spec, asked, &run.caller)?),
             _ => None,
         };
-        let (result, copied) = match self.carry_out(&id, &mut recording, sink).await {
-            Ok((outcome, copied)) => (Ok(outcome), copied),
+        let (result, copied) = match run.carry_out(&id, &mut recording, sink).await {
+            Ok((mut outcome, copied)) => {
+                outcome.screening = advice.told().await;
+                (Ok(outcome), copied)
+            }
             Err(error) => (Err(error), None),
         };
         if let Some(recording) = recording {
@@ -639,6 +682,7 @@ impl Run<'_> {
             labels: self.spec.labels.clone(),
             start,
             receipt,
+            screening: None,
         })
     }
 }

@@ -41,6 +41,7 @@ mod policy;
 mod pool;
 mod queue;
 pub mod report;
+pub mod screen;
 pub mod seccomp;
 pub mod store;
 pub mod visible;
@@ -61,6 +62,9 @@ pub use model::outcome::{
 pub use model::receipt::{Missing, Receipt, Versions};
 pub use model::recording::{Act, Entry, Recording};
 pub use model::request::{Data, RunRequest, StartRequest, Workspace};
+pub use model::screening::{
+    Finding, ScreenMode, Screening, Severity as ScreenSeverity, SyntaxFault,
+};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;

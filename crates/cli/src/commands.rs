@@ -7,6 +7,7 @@ mod doctor;
 mod explain;
 mod policy;
 mod run;
+mod screen;
 mod serve;
 mod stats;
 
@@ -27,6 +28,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Run(run) => run::run(*run, ahead).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
+        Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Explain(explain) => explain::explain(&explain),
         Command::Report(report) => explain::report(&report),

@@ -4,7 +4,10 @@ use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
 use belljar::visible::{escaped_json, is_unseen};
-use belljar::{DiskLimit, Error, Event, EventKind, Outcome, Severity, Stream, Verdict};
+use belljar::{
+    DiskLimit, Error, Event, EventKind, Outcome, ScreenSeverity, Screening, Severity, Stream,
+    Verdict,
+};
 
 use crate::output::put;
 
@@ -40,7 +43,7 @@ pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
 /// The one mapping from an Error to an exit code.
 pub(crate) fn error_code(error: &Error) -> u8 {
     match error {
-        Error::Spec(_) => BAD_REQUEST,
+        Error::Spec(_) | Error::Screened(_) => BAD_REQUEST,
         Error::Cancelled => CANCELLED,
         Error::Setup { .. }
         | Error::NotVerified { .. }
@@ -70,6 +73,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
     let mut inner = serde_json::json!({ "kind": error.kind(), "message": error.to_string() });
     match error {
         Error::Spec(spec) => inner["field"] = spec.field.clone().into(),
+        Error::Screened(screening) => screened(&mut inner, screening),
         Error::Setup { step, errno, .. } => {
             inner["step"] = belljar::step_name(*step).into();
             inner["errno"] = errno.clone().into();
@@ -84,6 +88,19 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })
+}
+
+/// Adds what screening found to an error.
+pub(crate) fn screened(error: &mut serde_json::Value, screening: &Screening) {
+    error["field"] = "code".into();
+    // It is text and numbers: there is nothing in it that JSON could not say.
+    error["screening"] = serde_json::to_value(screening).unwrap_or_default();
+}
+
+/// What reading the code found that is worth a line; nothing for what ordinary programs do.
+pub(crate) fn advice(outcome: &Outcome) -> Option<String> {
+    let headline = outcome.screening.as_ref()?.headline(ScreenSeverity::Medium)?;
+    Some(format!("advice: {headline}. \"belljar screen\" tells more; --screen off is silent"))
 }
 
 /// Prints a value as JSON on stdout, readable, with control characters escaped.

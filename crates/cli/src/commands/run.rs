@@ -27,7 +27,8 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
                 };
                 code = if printed == 0 { code } else { printed };
             } else if !quiet {
-                for line in render::tried(&outcome).into_iter().chain(render::summary(&outcome)) {
+                let words = render::tried(&outcome).into_iter().chain(render::summary(&outcome));
+                for line in words.chain(render::advice(&outcome)) {
                     render::trouble(&line, 0);
                 }
             }
@@ -61,10 +62,10 @@ async fn carry_out(
     ahead: Option<Ahead>,
 ) -> Result<(Outcome, Option<CopiedOut>, Option<RunRequest>), Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
-    let recorded = args.audit.clone();
+    let (recorded, screen_rules) = (args.audit.clone(), args.screen_rules.clone());
     let open = || {
         let audit = super::audit::config(&recorded)?;
-        let engine = Engine::open(Config { fault, audit, ..Config::default() })?;
+        let engine = Engine::open(Config { fault, audit, screen_rules, ..Config::default() })?;
         Ok::<_, Error>(match ahead {
             Some(ahead) => engine.with_keeper(ahead),
             None => engine,
@@ -159,6 +160,7 @@ fn request(args: Run) -> Result<RunRequest, Error> {
         start: args.start,
         record: args.record,
         canaries: args.canaries,
+        screen: args.screen,
         ..RunRequest::default()
     };
     match (args.code, args.program) {
@@ -233,13 +235,17 @@ fn program_file(
 }
 
 /// Reads no more than a program may have, plus one byte, so that too long is seen without reading on.
-fn read_bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
+pub(super) fn read_bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(MAX_CODE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn text(field: &str, shown: &str, bytes: std::io::Result<Vec<u8>>) -> Result<String, SpecError> {
+pub(super) fn text(
+    field: &str,
+    shown: &str,
+    bytes: std::io::Result<Vec<u8>>,
+) -> Result<String, SpecError> {
     let bytes = bytes.map_err(|error| SpecError::new(field, format!("{shown}: {error}")))?;
     if bytes.len() > MAX_CODE_BYTES {
         let reason = format!(

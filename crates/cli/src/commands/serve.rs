@@ -54,8 +54,13 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         modules: args.preload,
         ..plain
     };
-    let pool = Some(pool).filter(|one| one.ceiling > 0);
-    let config = Config { pool, audit, ..Config::default() };
+    let config = Config {
+        pool: Some(pool).filter(|one| one.ceiling > 0),
+        screen_rules: args.screen_rules,
+        screen_least: args.screen,
+        audit,
+        ..Config::default()
+    };
     raise_file_limit();
     match belljar_server::serve(config, options, say).await {
         Ok(()) => 0,

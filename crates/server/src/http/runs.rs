@@ -101,7 +101,7 @@ async fn carry_out(
     let Asked { request, caller, mut admitted } = asked;
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
-        let run = server.engine.prepare(request)?.by(caller).on_event(events);
+        let run = server.engine.prepare(request)?.by(caller).on_event(events).screen().await?;
         let _turn = place.turn().await?;
         begun.store(true, Ordering::Relaxed);
         run.run(sink).await
