@@ -19,6 +19,8 @@ mod errors;
 mod full;
 #[path = "server/http.rs"]
 mod http;
+#[path = "server/recorded.rs"]
+mod recorded;
 #[path = "server/running.rs"]
 mod running;
 #[path = "server/runs.rs"]

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::{ColdArgs, Passed};
 use crate::{shell, suites};
 
+pub(crate) mod audit;
 mod contenders;
 mod http;
 pub(crate) mod idle;

@@ -52,8 +52,8 @@ enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
-    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, leaks; and vm, which boots
-    /// another kernel
+    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, server, audit, warm, leaks;
+    /// and vm, which boots another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
     #[command(flatten)]
@@ -84,6 +84,8 @@ enum Bench {
     Idle(IdleArgs),
     /// Many thousand runs of every kind against one server, which must be as small after them as before
     Soak(SoakArgs),
+    /// What recording costs: warm throughput and cold runs, with the audit trail and without, in turns
+    Audit(AuditBenchArgs),
     /// What allowed calls cost inside: getpid, files, processes and connections, beside bwrap and runsc
     Overhead(OverheadArgs),
 }
@@ -153,6 +155,25 @@ pub(crate) struct OverheadArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AuditBenchArgs {
+    /// Rounds; each presses both servers once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// How long each press lasts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Cold runs of each kind
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// Keep the figures as bench-results/audit.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SoakArgs {
     /// Runs between the two looks, after 500 to warm up
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -175,6 +196,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Peers(args)) => bench::peers::peers(&args),
         Command::Bench(Bench::Idle(args)) => bench::idle::idle(&args),
         Command::Bench(Bench::Soak(args)) => bench::soak::soak(&args),
+        Command::Bench(Bench::Audit(args)) => bench::audit::audit(&args),
         Command::Bench(Bench::Overhead(args)) => bench::overhead::overhead(&args),
         Command::Work => bench::overhead::work(),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),

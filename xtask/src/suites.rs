@@ -22,7 +22,7 @@ use crate::warm;
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 10] = [
+pub(crate) const SUITES: [&str; 11] = [
     "conformance",
     "escape",
     "events",
@@ -31,6 +31,7 @@ pub(crate) const SUITES: [&str; 10] = [
     "concurrency",
     "cli",
     "server",
+    "audit",
     "warm",
     "leaks",
 ];
@@ -227,6 +228,8 @@ impl Stage {
             // Nobody listens here: a server of the developer must not run what the suites try.
             .env("BELLJAR_SOCKET", self.directory.join("no-server.sock"))
             .env("BELLJAR_TEST_DIR", &self.directory)
+            // What the suites run is recorded, but not among the developer's own runs.
+            .env("BELLJAR_STATE", state(identity.word()))
             .env("BELLJAR_MUST_RUN", "native")
             .env("BELLJAR_TEST_USER", identity.word());
         match identity {
@@ -249,8 +252,21 @@ impl Stage {
     }
 }
 
+/// The state directory of a pass; belljar makes it.
+fn state(word: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("bj-state-{}-{word}", std::process::id()))
+}
+
 impl Drop for Stage {
     fn drop(&mut self) {
+        for word in ["root", "ordinary"] {
+            match fs::remove_dir_all(state(word)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    shell::complain(format!("cannot remove {}: {error}", state(word).display()));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             shell::complain(format!("cannot remove {}: {error}", self.directory.display()));
         }

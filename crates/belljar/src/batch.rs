@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
 use tokio::time::Instant;
 
+use crate::audit::Caller;
 use crate::engine::Engine;
 use crate::model::error::{Error, SpecError};
 use crate::model::outcome::Outcome;
@@ -50,18 +51,19 @@ impl Engine {
         budget: Budget,
         tell: impl FnMut(usize, Result<Outcome, Error>),
     ) {
-        Batch::new(self, budget, None).carry_out(requests, tell).await;
+        Batch::new(self, budget, None, Caller::own()).carry_out(requests, tell).await;
     }
 
-    /// The same among others: each run of the batch waits for its turn in a [`Queue`](crate::Queue).
+    /// The same among others, for `caller`: each run of the batch waits for its turn in a [`Queue`](crate::Queue).
     pub async fn run_batch_in(
         self: &Arc<Self>,
         place: Place,
+        caller: Caller,
         requests: mpsc::Receiver<Result<RunRequest, SpecError>>,
         budget: Budget,
         tell: impl FnMut(usize, Result<Outcome, Error>),
     ) {
-        Batch::new(self, budget, Some(place)).carry_out(requests, tell).await;
+        Batch::new(self, budget, Some(place), caller).carry_out(requests, tell).await;
     }
 }
 
@@ -77,6 +79,7 @@ struct Batch {
     engine: Arc<Engine>,
     budget: Budget,
     place: Option<Place>,
+    caller: Caller,
     deadline: Option<Instant>,
     running: JoinSet<Result<Outcome, Error>>,
     started: HashMap<task::Id, Started>,
@@ -88,11 +91,12 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(engine: &Arc<Engine>, budget: Budget, place: Option<Place>) -> Self {
+    fn new(engine: &Arc<Engine>, budget: Budget, place: Option<Place>, caller: Caller) -> Self {
         Self {
             engine: Arc::clone(engine),
             budget,
             place,
+            caller,
             deadline: budget.wall.map(|wall| Instant::now() + wall),
             running: JoinSet::new(),
             started: HashMap::new(),
@@ -173,11 +177,11 @@ impl Batch {
 
     fn start(&mut self, request: Result<RunRequest, SpecError>, reserved_ms: u64) {
         let (engine, deadline) = (Arc::clone(&self.engine), self.deadline);
-        let place = self.place.clone();
+        let (place, caller) = (self.place.clone(), self.caller.clone());
         let task = self.running.spawn(async move {
             let run = async {
                 // A mistake is told without a turn.
-                let run = engine.prepare(request?)?.screen().await?;
+                let run = engine.prepare(request?)?.by(caller).screen().await?;
                 let _turn = match &place {
                     Some(place) => Some(place.turn().await?),
                     None => None,

@@ -106,6 +106,7 @@ impl Problem {
             | Error::Backend { .. }
             | Error::Lost { .. }
             | Error::Busy { .. }
+            | Error::Audit { .. }
             | Error::Budget { .. }
             | Error::Cancelled => Self::plain(error.to_string()),
         }

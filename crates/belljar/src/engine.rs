@@ -9,6 +9,7 @@ use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Fault, Hold};
 
 use crate::attack;
+use crate::audit::{Asked, AuditConfig, Caller, Recorder, Recording};
 use crate::events::{Canaries, EventSink, Tally};
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
@@ -65,6 +66,8 @@ pub struct Config {
     /// Keep sandboxes ready ahead of the runs that will want them: for a process that lives long.
     /// [`Engine::tend_pool`] must then be running.
     pub pool: Option<PoolConfig>,
+    /// Record every run, and run nothing that cannot be recorded.
+    pub audit: Option<AuditConfig>,
     /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
     pub fault: Option<Fault>,
 }
@@ -80,7 +83,15 @@ impl Default for Config {
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
         let launcher = PathBuf::from("/proc/self/exe");
         let (screen_rules, screen_least) = (Vec::new(), ScreenMode::Off);
-        Self { launcher, language_directories, screen_rules, screen_least, pool: None, fault: None }
+        Self {
+            launcher,
+            language_directories,
+            screen_rules,
+            screen_least,
+            pool: None,
+            audit: None,
+            fault: None,
+        }
     }
 }
 
@@ -94,6 +105,7 @@ pub struct Engine {
     alive: Alive,
     spare: Arc<Mutex<Option<Spare>>>,
     pool: Option<Arc<Pool>>,
+    audit: Option<Recorder>,
     swept: Arc<Once>,
 }
 
@@ -106,13 +118,16 @@ impl Engine {
             let why = std::io::Error::other("main does not begin with belljar::enter_role()");
             return Err(Error::Backend { operation: "open an engine", source: why });
         }
+        // First: it opens the trail beside what follows.
+        let audit = config.audit.clone().map(Recorder::start).transpose();
+        let audit = audit.map_err(Error::backend("start the thread that records"))?;
         let languages = Languages::load(&config.language_directories)?;
         let screener = Arc::new(Screener::new(&config.screen_rules)?);
         let host = Host::look();
         let (alive, spare) = (Alive::default(), Arc::default());
         let pool = config.pool.clone().map(|config| Arc::new(Pool::new(config)));
         let swept = Arc::new(Once::new());
-        Ok(Self { config, host, languages, screener, alive, spare, pool, swept })
+        Ok(Self { config, host, languages, screener, alive, spare, pool, audit, swept })
     }
 
     /// Gives the first run a keeper that was started ahead.
@@ -230,7 +245,18 @@ impl Engine {
     /// Waits until every run, those that were dropped too, has ended wholly; for so long at most. Says
     /// whether nothing of them is left. A dropped run takes milliseconds.
     pub async fn settle(&self, limit: Duration) -> bool {
-        self.alive.settle(limit).await
+        let gone = self.alive.settle(limit).await;
+        // What was dropped has been recorded as that by then; if it cannot be, its start says enough.
+        tokio::time::timeout(limit, self.recorded()).await.ok();
+        gone
+    }
+
+    /// Waits until all that was to be recorded is kept. Without an audit trail that is now.
+    pub async fn recorded(&self) -> Result<(), Error> {
+        match &self.audit {
+            Some(audit) => audit.flush().await,
+            None => Ok(()),
+        }
     }
 
     pub fn host(&self) -> &Host {
@@ -270,6 +296,7 @@ impl Engine {
         let mode = request.screen.max(self.config.screen_least);
         let facts =
             language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
+        let asked = self.audit.as_ref().map(|_| Asked::new(&request));
         let spec = Spec::resolve(request, facts.as_ref())?;
         if spec.level == Level::Maximum {
             return Err(Error::Unavailable {
@@ -296,6 +323,8 @@ impl Engine {
             start,
             gate,
             event_sink: None,
+            asked,
+            caller: Caller::own(),
         })
     }
 
@@ -336,6 +365,9 @@ pub struct Run<'a> {
     out: Option<PathBuf>,
     start: StartRequest,
     gate: Gate,
+    /// What is recorded of the request, when something is.
+    asked: Option<Asked>,
+    caller: Caller,
     event_sink: Option<EventSink>,
 }
 
@@ -346,6 +378,13 @@ impl std::fmt::Debug for Run<'_> {
 }
 
 impl Run<'_> {
+    /// Records it as asked for by somebody else than the user of this process.
+    #[must_use]
+    pub fn by(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
+    }
+
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
@@ -412,13 +451,28 @@ impl Run<'_> {
         let mut run = self.screen().await?;
         // Beside the run: advice must not keep anybody waiting.
         let advice = run.gate.begin();
-        let (mut outcome, copied) = run.carry_out(sink).await?;
-        outcome.screening = advice.told().await;
-        Ok((outcome, copied))
+        let id = new_id()?;
+        let mut recording = match (&run.engine.audit, &run.asked) {
+            (Some(audit), Some(asked)) => Some(audit.begin(&id, &run.spec, asked, &run.caller)?),
+            _ => None,
+        };
+        let (result, copied) = match run.carry_out(&id, &mut recording, sink).await {
+            Ok((mut outcome, copied)) => {
+                outcome.screening = advice.told().await;
+                (Ok(outcome), copied)
+            }
+            Err(error) => (Err(error), None),
+        };
+        if let Some(recording) = recording {
+            recording.end(&result).await?;
+        }
+        result.map(|outcome| (outcome, copied))
     }
 
     async fn carry_out(
-        self,
+        &self,
+        id: &str,
+        recording: &mut Option<Recording>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let values: Vec<String> = self.spec.canaries.iter().map(|one| one.0.clone()).collect();
@@ -427,9 +481,9 @@ impl Run<'_> {
             canaries.look(stream, bytes);
             sink(stream, bytes);
         };
-        let (mut outcome, copied) = match self.try_warm(&mut watched).await? {
+        let (mut outcome, copied) = match self.try_warm(id, recording, &mut watched).await? {
             Some(warm) => (warm, None),
-            None => self.run_cold(&mut watched).await?,
+            None => self.run_cold(id, recording, &mut watched).await?,
         };
         let found = canaries.finish();
         if !found.is_empty() {
@@ -442,13 +496,14 @@ impl Run<'_> {
 
     async fn run_cold(
         &self,
+        id: &str,
+        recording: &mut Option<Recording>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
-        let id = new_id()?;
         let keeper = self.engine.keeper().map_err(Error::backend("start a keeper"))?;
-        let cgroups = self.engine.cgroups(&self.spec, &id, keeper.id()).await;
+        let cgroups = self.engine.cgroups(&self.spec, id, keeper.id()).await;
         let prepared = Prepared {
-            id: &id,
+            id,
             spec: &self.spec,
             host: &self.engine.host,
             cgroups: &cgroups,
@@ -467,6 +522,10 @@ impl Run<'_> {
                 return Err(error);
             }
         };
+        if let Err(error) = begun(recording).await {
+            keeper.reap();
+            return Err(error);
+        }
         let beside = || self.engine.sweep_once();
         let mut tally = self.tally();
         let mut finished =
@@ -487,6 +546,8 @@ impl Run<'_> {
     /// Runs in a sandbox that was made ahead, if that is possible and wanted.
     async fn try_warm(
         &self,
+        id: &str,
+        recording: &mut Option<Recording>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<Option<Outcome>, Error> {
         let Some(pool) = self.engine.pool.as_ref().filter(|_| self.start != StartRequest::Cold)
@@ -523,7 +584,7 @@ impl Run<'_> {
                 }
                 None => return Ok(None),
             };
-            let id = new_id()?; // sorts by when the run began, not by when its sandbox was made
+            begun(recording).await?;
             let _running = pool.running();
             let mut tally = self.tally();
             match parked.run(&self.spec, &delivery, &placed, sink, &mut tally).await {
@@ -557,7 +618,7 @@ impl Run<'_> {
 
     fn outcome(
         &self,
-        id: String,
+        id: &str,
         finished: Finished,
         tally: Tally,
         planned: Planned,
@@ -595,7 +656,7 @@ impl Run<'_> {
         events.extend(judged.events);
         let Weighed { risk, reasons: risk_reasons } = Risk::of(&events);
         Ok(Outcome {
-            execution_id: id,
+            execution_id: id.to_owned(),
             verdict: judged.verdict,
             exit_code,
             signal,
@@ -623,6 +684,14 @@ impl Run<'_> {
             receipt,
             screening: None,
         })
+    }
+}
+
+/// Nothing of a program runs before the start of its run is recorded.
+async fn begun(recording: &mut Option<Recording>) -> Result<(), Error> {
+    match recording {
+        Some(recording) => recording.begun().await,
+        None => Ok(()),
     }
 }
 

@@ -26,11 +26,13 @@
 //! ```
 
 pub mod attack;
+pub mod audit;
 mod batch;
 mod capture;
 pub mod doctor;
 mod engine;
 mod events;
+pub mod explain;
 pub mod languages;
 mod model;
 mod native;
@@ -38,8 +40,11 @@ mod output_files;
 mod policy;
 mod pool;
 mod queue;
+pub mod report;
 pub mod screen;
 pub mod seccomp;
+pub mod store;
+pub mod visible;
 
 pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};

@@ -25,7 +25,7 @@ use belljar_jail::plan::{Fault, Hold};
 use belljar_jail::report::{End, Report};
 
 pub(crate) use identity::{subordinate_ranges, zygote_ids};
-pub(crate) use sweep::sweep;
+pub(crate) use sweep::{boot, engine_is_dead, engine_name, sweep};
 pub(crate) use verdict::{Facts, judge, usage};
 
 use crate::languages::{Interpreter, Language};

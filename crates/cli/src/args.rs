@@ -1,11 +1,15 @@
 //! Arguments as typed. Nothing is decided here but what a word means.
 
+pub(crate) mod audit;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use belljar::{Level, ScreenMode, StartRequest, units};
+use belljar_server::{CpuBudget, Rate};
 use clap::{Args, Parser, Subcommand};
 
 /// Run code that AI agents write where it can do no harm, and be told the truth about it.
@@ -28,13 +32,20 @@ pub(crate) enum Command {
     Batch(Batch),
     /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
-    /// Read a program without running it, and tell what looks dangerous
-    Screen(Screen),
-    /// Print what the running server keeps ready, and how it served the runs so far
-    Stats(Stats),
+    /// Print numbers of all recorded runs, and what the running server keeps ready
+    Stats(audit::Stats),
+    /// Say in plain words what a run was refused, and what to do about it
+    Explain(audit::Explain),
+    /// Print a security report of a run: risk, reasons, recommendations, receipt
+    Report(audit::Report),
+    /// Look at the audit trail: list, show, export, verify, prune
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// Learn the least that a run needs
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Read a program without running it, and tell what looks dangerous
+    Screen(Screen),
     /// Say what this host can keep, level by level, and what would enable the rest
     Doctor(Doctor),
     /// Print the isolation levels and what each promises
@@ -107,6 +118,10 @@ pub(crate) struct Run {
     #[arg(long = "env", value_name = "K=V")]
     pub env: Vec<String>,
 
+    /// The same for a value that is recorded nowhere; without =V it is taken from our environment
+    #[arg(long = "env-secret", value_name = "K[=V]")]
+    pub env_secret: Vec<String>,
+
     /// Copy a file in: host path, then path inside (relative to /workspace)
     #[arg(long = "file", id = "copies", value_name = "HOST:INSIDE")]
     pub copies: Vec<String>,
@@ -166,6 +181,9 @@ pub(crate) struct Run {
     /// Break set-up at a step, as step or step:die; for tests
     #[arg(long = "break-at", hide = true, value_name = "STEP")]
     pub fault: Option<String>,
+
+    #[command(flatten)]
+    pub audit: audit::AuditArgs,
 
     // Last: the heading of a flattened group goes on to whatever follows it in the help.
     #[command(flatten)]
@@ -276,6 +294,9 @@ pub(crate) struct Batch {
     /// No progress bar
     #[arg(short, long)]
     pub quiet: bool,
+
+    #[command(flatten)]
+    pub audit: audit::AuditArgs,
 }
 
 #[derive(Debug, Args)]
@@ -290,7 +311,7 @@ Examples:
     -H 'Accept: application/x-ndjson' -d '{\"language\": \"bash\", \"code\": \"echo hi\"}'
 
 The socket is $BELLJAR_SOCKET; else belljar/belljar.sock in $XDG_RUNTIME_DIR; else, as root, in /run;
-else in the state directory. That is belljar in $XDG_STATE_HOME or ~/.local/state; for root
+else in the state directory. That is $BELLJAR_STATE; else belljar in $XDG_STATE_HOME or ~/.local/state; for root
 /var/lib/belljar. The socket serves you and root. TCP needs the token: $BELLJAR_TOKEN, or the file token in the
 state directory, which is made at the first start. While a server of yours is running, belljar run
 uses it. SIGTERM and SIGINT let what runs end first; a second one does not wait.")]
@@ -307,9 +328,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Where the token is kept [default: see below]
-    #[arg(long, value_name = "DIR")]
-    pub state: Option<PathBuf>,
+    #[command(flatten)]
+    pub audit: audit::AuditArgs,
 
     /// Runs at once [default: two for each core, at least four]
     #[arg(long, value_name = "N")]
@@ -346,6 +366,22 @@ pub(crate) struct Serve {
     /// A module that is loaded before the program comes, as python:numpy
     #[arg(long, value_name = "LANGUAGE:MODULE", value_parser = module)]
     pub preload: Vec<(String, String)>,
+
+    /// Runs that each key or token may begin: 100/m, 5/s, 100/m:20 for 20 at once, or off
+    #[arg(long, value_name = "RATE", default_value = "100/m", value_parser = rate)]
+    pub rate: Rated,
+
+    /// The same for each user of the Unix socket
+    #[arg(long, value_name = "RATE", default_value = "off", value_parser = rate)]
+    pub rate_local: Rated,
+
+    /// The same for each value of a label, as sandbox=30/m
+    #[arg(long, value_name = "LABEL=RATE", value_parser = labelled::<Rate>)]
+    pub rate_label: Vec<(String, Rate)>,
+
+    /// CPU time that the runs of each value of a label may use together, as team=600s/h
+    #[arg(long, value_name = "LABEL=TIME/PERIOD", value_parser = labelled::<CpuBudget>)]
+    pub cpu_budget: Vec<(String, CpuBudget)>,
 
     /// With less memory available than this, nothing is kept ready
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = units::parse_bytes)]
@@ -396,14 +432,21 @@ pub(crate) struct Screen {
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Stats {
-    /// The server's socket [default: as belljar run finds it]
-    #[arg(long, value_name = "PATH")]
-    pub server: Option<PathBuf>,
+/// A rate, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rated(pub Option<Rate>);
 
-    #[arg(long)]
-    pub json: bool,
+fn rate(word: &str) -> Result<Rated, String> {
+    if word == "off" {
+        return Ok(Rated(None));
+    }
+    word.parse().map(|rate| Rated(Some(rate)))
+}
+
+fn labelled<T: FromStr<Err = String>>(word: &str) -> Result<(String, T), String> {
+    let pair = word.split_once('=').filter(|(label, _)| !label.is_empty());
+    let (label, value) = pair.ok_or("must be a label and what counts for it: team=100/m")?;
+    Ok((label.to_owned(), value.parse()?))
 }
 
 fn start(word: &str) -> Result<StartRequest, String> {

@@ -1,8 +1,10 @@
 //! One file for each command.
 
+mod audit;
 mod batch;
 mod catalogue;
 mod doctor;
+mod explain;
 mod policy;
 mod run;
 mod screen;
@@ -28,6 +30,9 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,
+        Command::Explain(explain) => explain::explain(&explain),
+        Command::Report(report) => explain::report(&report),
+        Command::Audit(audit) => audit::audit(audit),
         Command::Policy(command) => policy::policy(command).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),

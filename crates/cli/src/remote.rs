@@ -7,11 +7,12 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 
-use belljar::{Config, Data, Error, Outcome, PoolStats, RunRequest, SpecError, Stream};
+use belljar::{Config, Data, Error, Outcome, RunRequest, SpecError, Stream};
 use belljar_server::wire::{self, Event, MAX_BODY_BYTES};
 use belljar_server::{Problem, places};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
@@ -105,6 +106,10 @@ pub(crate) fn find(args: &Run) -> Result<Option<Server>, Error> {
         ("--workspace", args.workspace.is_some()),
         ("--out", args.out.is_some()),
         ("--break-at", args.fault.is_some()),
+        // The server records what it runs, as it was told to.
+        ("--no-audit", args.audit.no_audit),
+        ("--audit-digests", args.audit.audit_digests),
+        ("--state", args.audit.state.is_some()),
         ("--screen-rules", !args.screen_rules.is_empty()),
     ];
     let here_only = here_only.into_iter().find_map(|(name, given)| given.then_some(name));
@@ -226,21 +231,38 @@ impl Server {
     }
 }
 
-/// What the pool of a server holds: of the one at this socket, or of the user's own.
-pub(crate) async fn pool(path: Option<PathBuf>) -> Result<PoolStats, Failure> {
-    let path = path.or_else(places::socket).unwrap_or_default();
+/// What a server answers to a question: the one at this socket, or the user's own. Nothing when there is
+/// none and none was named.
+pub(crate) async fn ask<T: DeserializeOwned>(
+    named: Option<&Path>,
+    question: &str,
+) -> Result<Option<T>, Failure> {
+    let path = named.map(Path::to_owned).or_else(places::socket).unwrap_or_default();
     let lost = |error: io::Error| Failure::Here(cannot_reach(&path, &error));
-    let stream = connect(&path).and_then(UnixStream::from_std).map_err(lost)?;
+    let stream = match connect(&path).and_then(UnixStream::from_std) {
+        Ok(stream) => stream,
+        Err(_) if named.is_none() => return Ok(None),
+        Err(error) => return Err(lost(error)),
+    };
     let mut stream = BufReader::new(stream);
-    let head = format!("GET {} HTTP/1.0\r\nHost: localhost\r\n\r\n", wire::POOL);
+    let head = format!("GET {question} HTTP/1.0\r\nHost: localhost\r\n\r\n");
     write(&mut stream, head.as_bytes(), &[]).await.map_err(lost)?;
     let status = read_head(&mut stream).await.map_err(lost)?;
     let text = read_rest(&mut stream, MAX_PROBLEM_BYTES).await.map_err(lost)?;
     if status == 200 {
-        return serde_json::from_slice(&text).map_err(|error| lost(error.into()));
+        return serde_json::from_slice(&text).map(Some).map_err(|error| lost(error.into()));
     }
     let problem = serde_json::from_slice(&text).map_err(|error| lost(error.into()))?;
     Err(Failure::Told(problem))
+}
+
+/// A value as it may stand in a question: whatever is no letter or digit is spelled out.
+pub(crate) fn escaped(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let spelled = |byte: u8| {
+        if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    };
+    value.bytes().map(spelled).collect()
 }
 
 /// Reads what is to be copied in, here, as this process may.

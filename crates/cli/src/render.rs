@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
+use belljar::visible::{escaped_json, is_unseen};
 use belljar::{DiskLimit, Error, Event, EventKind, Outcome, Screening, Severity, Stream, Verdict};
 
 use crate::output::put;
@@ -47,6 +48,7 @@ pub(crate) fn error_code(error: &Error) -> u8 {
         | Error::Backend { .. }
         | Error::Budget { .. }
         | Error::Busy { .. }
+        | Error::Audit { .. }
         | Error::Lost { .. } => OURS,
     }
 }
@@ -79,6 +81,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Lost { .. }
         | Error::Budget { .. }
         | Error::Busy { .. }
+        | Error::Audit { .. }
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })
@@ -118,25 +121,11 @@ pub(crate) fn line(text: &str) -> u8 {
 
 /// One line of JSON, with control characters escaped.
 pub(crate) fn compact(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    serde_json::to_string(value).map(|text| escaped(&text))
+    serde_json::to_string(value).map(|text| escaped_json(&text))
 }
 
 fn pretty(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(value).map(|text| escaped(&text))
-}
-
-/// JSON must escape C0; a terminal also acts on DEL and the C1 controls. Such characters stand only in
-/// strings, where this is another spelling of the same.
-fn escaped(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for one in json.chars() {
-        if ('\u{7f}'..='\u{9f}').contains(&one) {
-            text += &format!("\\u{:04x}", u32::from(one));
-        } else {
-            text.push(one);
-        }
-    }
-    text
+    serde_json::to_string_pretty(value).map(|text| escaped_json(&text))
 }
 
 /// The program's output on its way to the caller's own streams.
@@ -257,7 +246,7 @@ fn colour_length(after: &[u8]) -> Colour {
 
 /// Text with control characters made visible: file names and messages may hold anything.
 pub(crate) fn visible(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() && one != '\n' { '\u{fffd}' } else { one }).collect()
+    text.chars().map(|one| if is_unseen(one) && one != '\n' { '\u{fffd}' } else { one }).collect()
 }
 
 /// What went wrong with a run that did not simply exit, in one line; nothing for a plain exit.

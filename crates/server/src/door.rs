@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use belljar::audit::Caller;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::http::request::Parts;
@@ -22,6 +23,19 @@ pub(crate) enum Peer {
     Loopback { port: u16 },
     /// A listener that others can reach, which an operator asked for.
     Anywhere,
+}
+
+impl Peer {
+    /// Who speaks, for records and limits, once they were let in.
+    pub(crate) fn caller(self) -> Caller {
+        match self {
+            Self::Local { uid } => Caller { uid: Some(uid), key: None, peer: "socket" },
+            // Whoever knows the one token there is.
+            Self::Loopback { .. } | Self::Anywhere => {
+                Caller { uid: None, key: Some("token".to_owned()), peer: "tcp" }
+            }
+        }
+    }
 }
 
 #[derive(Debug)]

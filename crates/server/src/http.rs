@@ -1,22 +1,25 @@
 //! The routes, and the door in front of all of them.
 
+mod audit;
 mod batches;
 mod body;
 mod format;
 mod lines;
 mod runs;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use belljar::{Engine, Queue};
 use hyper::StatusCode;
 
 use crate::door::{Door, HEALTH, Peer};
+use crate::limits::Limits;
 use crate::problem::{Problem, method_not_allowed};
 use crate::stop::Stop;
 use crate::wire;
@@ -28,14 +31,26 @@ pub(crate) struct Server {
     pub(crate) queue: Queue,
     pub(crate) door: Door,
     pub(crate) stop: Stop,
+    /// The state directory with the audit trail, when runs are recorded.
+    pub(crate) audit: Option<PathBuf>,
+    pub(crate) limits: Limits,
 }
 
 pub(crate) fn router(server: Arc<Server>) -> Router {
+    let read = |route| -> MethodRouter<Arc<Server>> {
+        MethodRouter::fallback(route, || async { method_not_allowed("GET") })
+    };
     Router::new()
         .route(HEALTH, get(health).fallback(|| async { method_not_allowed("GET") }))
         .route(wire::RUNS, post(runs::run).fallback(|| async { method_not_allowed("POST") }))
         .route("/v1/batches", post(batches::run).fallback(|| async { method_not_allowed("POST") }))
         .route(wire::POOL, get(pool).fallback(|| async { method_not_allowed("GET") }))
+        .route("/v1/runs/{id}", read(get(audit::run)))
+        .route("/v1/runs/{id}/events", read(get(audit::events)))
+        .route("/v1/runs/{id}/explanation", read(get(audit::explanation)))
+        .route("/v1/runs/{id}/report", read(get(audit::report)))
+        .route(wire::STATS, read(get(audit::stats)))
+        .route("/v1/audit", read(get(audit::trail)))
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(Arc::clone(&server), door))
         .with_state(server)
@@ -71,10 +86,12 @@ async fn pool(State(server): State<Arc<Server>>) -> Response {
 
 async fn not_found(request: Request) -> Problem {
     let detail = format!(
-        "nothing is at {}: there are {HEALTH}, {}, /v1/batches and {}",
+        "nothing is at {}: there are {HEALTH}, {runs}, {runs}/ID, {runs}/ID/events, \
+         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, /v1/audit and {}",
         request.uri().path(),
-        wire::RUNS,
-        wire::POOL
+        wire::STATS,
+        wire::POOL,
+        runs = wire::RUNS,
     );
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }

@@ -5,6 +5,7 @@
 
 mod door;
 mod http;
+mod limits;
 mod listen;
 pub mod places;
 mod problem;
@@ -14,5 +15,6 @@ mod stop;
 mod token;
 pub mod wire;
 
-pub use problem::Problem;
+pub use limits::{CpuBudget, LimitOptions, Rate};
+pub use problem::{Problem, Refusal};
 pub use serve::{Listening, Options, serve};

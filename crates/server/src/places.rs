@@ -6,6 +6,10 @@ use std::path::PathBuf;
 
 /// Names another socket for both `belljar serve` and `belljar run`.
 pub const SOCKET_VARIABLE: &str = "BELLJAR_SOCKET";
+/// Names another state directory, for every command.
+pub const STATE_VARIABLE: &str = "BELLJAR_STATE";
+/// `on`, `digests` or `off`: what is recorded where no flag says so.
+pub const AUDIT_VARIABLE: &str = "BELLJAR_AUDIT";
 
 const NAME: &str = "belljar";
 const SOCKET: &str = "belljar.sock";
@@ -25,8 +29,12 @@ pub fn socket() -> Option<PathBuf> {
     Some(state()?.join(SOCKET))
 }
 
-/// The state directory, which holds the token. Nothing when no variable tells where the home is.
+/// The state directory, which holds the token and the audit trail. Nothing when no variable tells where the
+/// home is.
 pub fn state() -> Option<PathBuf> {
+    if let Some(state) = absolute(STATE_VARIABLE) {
+        return Some(state);
+    }
     if let Some(state) = absolute("XDG_STATE_HOME") {
         return Some(state.join(NAME));
     }

@@ -20,8 +20,8 @@ pub struct Problem {
     pub title: Box<str>,
     /// What was attempted, on what, and what to do.
     pub detail: Box<str>,
-    /// `spec`, `screened`, `setup`, `not_verified`, `unavailable`, `backend`, `lost`, `budget`, `busy`, `cancelled`
-    /// as everywhere in Belljar; `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
+    /// `spec`, `screened`, `setup`, `not_verified`, `unavailable`, `backend`, `lost`, `budget`, `busy`, `cancelled`,
+    /// `audit` as everywhere in Belljar; `rate_limited`, `budget_spent`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
     /// `too_large`, `timeout` for requests that never reached the engine.
     pub kind: Box<str>,
     /// The field of the request that is wrong.
@@ -35,6 +35,16 @@ pub struct Problem {
     /// What was found in code that was to be refused for it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub screening: Option<Box<Screening>>,
+    /// `rule` and `retry_after_s`, where a limit on callers was met.
+    #[serde(flatten)]
+    pub refusal: Option<Box<Refusal>>,
+}
+
+/// The rule that was broken, and in how many seconds it would not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub rule: String,
+    pub retry_after_s: u64,
 }
 
 impl Problem {
@@ -47,6 +57,7 @@ impl Problem {
             field: None,
             step: None,
             errno: None,
+            refusal: None,
             screening: None,
         }
     }
@@ -72,6 +83,7 @@ impl From<&Error> for Problem {
             Error::Setup { .. }
             | Error::NotVerified { .. }
             | Error::Backend { .. }
+            | Error::Audit { .. }
             | Error::Lost { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut problem = Self::new(status, error.kind(), error.to_string());
@@ -91,6 +103,7 @@ impl From<&Error> for Problem {
             | Error::Backend { .. }
             | Error::Lost { .. }
             | Error::Busy { .. }
+            | Error::Audit { .. }
             | Error::Budget { .. } => {}
         }
         problem
@@ -108,7 +121,8 @@ impl IntoResponse for Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(wire::PROBLEM));
         match response.status() {
             StatusCode::TOO_MANY_REQUESTS => {
-                response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
+                let seconds = self.refusal.map_or(RETRY_AFTER_S, |one| one.retry_after_s);
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
             }
             StatusCode::UNAUTHORIZED => {
                 let scheme = HeaderValue::from_static("Bearer realm=\"belljar\"");

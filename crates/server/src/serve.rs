@@ -26,6 +26,7 @@ use tower_service::Service;
 
 use crate::door::{Door, Peer};
 use crate::http::{self, Server};
+use crate::limits::{LimitOptions, Limits};
 use crate::listen::{self, Socket};
 use crate::places;
 use crate::stall::Impatient;
@@ -60,6 +61,7 @@ pub struct Options {
     pub max_queue: usize,
     /// How long running programs may go on after the first signal.
     pub drain: Duration,
+    pub limits: LimitOptions,
 }
 
 /// Where a server listens, for its user.
@@ -98,11 +100,17 @@ pub async fn serve(
     };
     let unix = listen::unix(&socket)?;
     let address = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
+    let audit = config.audit.as_ref().map(|audit| audit.directory.clone());
+    let engine = Arc::new(Engine::open(config)?);
+    // A trail that cannot be written is told now, not to the first who wants to run something.
+    engine.recorded().await?;
     let server = Arc::new(Server {
-        engine: Arc::new(Engine::open(config)?),
+        engine,
         queue: Queue::new(options.max_runs, options.max_queue),
         door: Door { own_uid: rustix::process::geteuid().as_raw(), token },
         stop: Stop::new(),
+        limits: Limits::new(&options.limits, audit.as_deref()),
+        audit,
     });
     let tender = tokio::spawn({
         let engine = Arc::clone(&server.engine);
@@ -338,6 +346,7 @@ mod tests {
             max_runs: NonZeroUsize::MIN,
             max_queue: 0,
             drain: Duration::ZERO,
+            limits: LimitOptions::default(),
         };
         for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
             let error = check(&options(open, false)).unwrap_err().to_string();

@@ -14,6 +14,8 @@ pub const PROBLEM: &str = "application/problem+json";
 
 /// Where one request is run.
 pub const RUNS: &str = "/v1/runs";
+/// Numbers of all recorded runs, and of the pool.
+pub const STATS: &str = "/v1/stats";
 /// What the pool holds.
 pub const POOL: &str = "/v1/pool";
 

@@ -34,7 +34,9 @@ impl Server {
         let (socket, state) = (scratch.join(format!("{name}.sock")), scratch.join(name));
         let log = scratch.join(format!("{name}.log"));
         let mut command = shell::command(belljar);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--socket"]).arg(&socket);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--rate", "off", "--socket"])
+            .arg(&socket);
         command.arg("--state").arg(&state).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let child = command.spawn().context("cannot start belljar serve")?;

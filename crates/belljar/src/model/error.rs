@@ -61,6 +61,12 @@ pub enum Error {
     #[error("busy: {running} run and {waiting} wait, which is all that may. hint: try again soon")]
     Busy { running: usize, waiting: usize },
 
+    /// What happened could not be recorded, and nothing runs unrecorded.
+    #[error(
+        "cannot record this run: {what}. hint: nothing runs unrecorded; mend that, give another place with --state DIR, or turn the audit trail off with --no-audit"
+    )]
+    Audit { what: String },
+
     /// The run was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -83,6 +89,7 @@ impl Error {
             Self::Lost { .. } => "lost",
             Self::Budget { .. } => "budget",
             Self::Busy { .. } => "busy",
+            Self::Audit { .. } => "audit",
             Self::Cancelled => "cancelled",
         }
     }

@@ -34,6 +34,8 @@ pub struct RunRequest {
     pub file_name: Option<String>,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// Names of `env` whose values are secret: they are recorded nowhere.
+    pub secret_env: Vec<String>,
     pub stdin: Option<Data>,
     /// Files made before the start: path inside (relative to /workspace) to contents.
     pub files: BTreeMap<String, Data>,

@@ -20,6 +20,8 @@ pub const MAX_CODE_BYTES: usize = 16 << 20;
 pub(crate) const MAX_ARGUMENT_BYTES: usize = 128 << 10;
 /// Labels are for accounting, not for storage.
 pub(crate) const MAX_LABELS: usize = 64;
+/// A secret that is shorter is not one, and could not be told from ordinary text.
+const LEAST_SECRET_BYTES: usize = 4;
 /// Blocked paths: each one splits the view of the host's tree around it.
 pub(crate) const MAX_BLOCKED: usize = 64;
 
@@ -37,6 +39,8 @@ pub struct Spec {
     pub program: Program,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// Variables whose values are recorded nowhere, not even as a digest.
+    pub secret_env: BTreeMap<String, Secret>,
     pub stdin: Option<Contents>,
     pub placed: Vec<PlacedFile>,
     pub workspace: Option<Workspace>,
@@ -64,6 +68,28 @@ pub enum Program {
     Command {
         argv: Vec<String>,
     },
+}
+
+/// A value that may be given to the program and to nobody else. It shows itself to no log and no digest.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Secret(…)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("[secret]")
+    }
 }
 
 /// Bytes that appear in a digest as their own digest.
@@ -103,6 +129,8 @@ impl Spec {
         check_syscalls(&request)?;
         check_record(&request)?;
         let block_paths = blocked(&request)?;
+        let mut env = request.env.clone();
+        let secret_env = secrets(&mut env, &request.secret_env)?;
         let mut placed = Vec::new();
         let program = program(&request, language, &mut placed)?;
         for (path, data) in request.files {
@@ -117,7 +145,8 @@ impl Spec {
         Ok(Self {
             program,
             args: request.args,
-            env: request.env,
+            env,
+            secret_env,
             stdin: request.stdin.map(|data| Contents(data.0)),
             placed,
             workspace: request.workspace,
@@ -138,6 +167,25 @@ impl Spec {
     pub fn digest(&self) -> String {
         // The map types are ordered, so the text is canonical; and nothing here fails to serialise.
         serde_json::to_vec(self).map_or_else(|_| String::new(), |json| sha256(&json))
+    }
+
+    /// SHA-256 over what confines the run, whatever it runs.
+    pub fn policy_digest(&self) -> String {
+        let policy = serde_json::json!({
+            "level": self.level,
+            "limits": self.limits,
+            "allow_missing": self.allow_missing,
+            "allow_syscalls": self.allow_syscalls,
+            "deny_syscalls": self.deny_syscalls,
+            "block_paths": self.block_paths,
+        });
+        sha256(policy.to_string().as_bytes())
+    }
+
+    /// Every variable that the program gets, the secret ones too.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&String, &str)> {
+        let plain = self.env.iter().map(|(name, value)| (name, value.as_str()));
+        plain.chain(self.secret_env.iter().map(|(name, value)| (name, value.reveal())))
     }
 }
 
@@ -195,7 +243,7 @@ pub struct LanguageFacts {
     pub file: String,
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::from("sha256:"), |mut text, byte| {
         // Writing to a String cannot fail.
         write!(text, "{byte:02x}").ok();
@@ -358,6 +406,32 @@ fn check_environment(request: &RunRequest) -> Result<(), SpecError> {
     Ok(())
 }
 
+/// Takes the secret ones out of the environment.
+fn secrets(
+    env: &mut BTreeMap<String, String>,
+    names: &[String],
+) -> Result<BTreeMap<String, Secret>, SpecError> {
+    let mut secret = BTreeMap::new();
+    for name in names {
+        let Some(value) = env.remove(name) else {
+            if secret.contains_key(name) {
+                continue;
+            }
+            let reason = format!("has {name}, which env does not have: give its value there");
+            return Err(SpecError::new("secret_env", reason));
+        };
+        if !value.is_empty() && value.len() < LEAST_SECRET_BYTES {
+            let reason = format!(
+                "has {name}, whose value is shorter than {LEAST_SECRET_BYTES} bytes: that stands \
+                 in too many texts by chance to be kept out of records"
+            );
+            return Err(SpecError::new("secret_env", reason));
+        }
+        secret.insert(name.clone(), Secret(value));
+    }
+    Ok(secret)
+}
+
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), SpecError> {
     let long = labels.iter().any(|(name, value)| name.is_empty() || name.len() + value.len() > 512);
     if labels.len() > MAX_LABELS || long {
@@ -494,6 +568,7 @@ mod tests {
         assert_eq!(refused(|r| r.allow_syscalls.push("opeen".into())).field, "allow_syscalls");
         assert_eq!(refused(|r| r.block_paths.push("/".into())).field, "block_paths");
         assert_eq!(refused(|r| r.args.push("x".repeat(MAX_ARGUMENT_BYTES))).field, "args");
+        assert_eq!(refused(|r| r.secret_env.push("A".into())).field, "secret_env");
     }
 
     #[test]
@@ -504,6 +579,23 @@ mod tests {
         });
         assert_eq!(error.field, "limits.disk_bytes");
         assert!(error.reason.contains("standard"));
+    }
+
+    #[test]
+    fn a_secret_is_in_no_text_of_the_spec() {
+        let with = |value: &str| {
+            let mut request = RunRequest::code("python", "1");
+            request.env.insert("KEY".into(), value.into());
+            request.secret_env.push("KEY".into());
+            Spec::resolve(request, Some(&facts()))
+        };
+        let spec = with("correct-horse").unwrap();
+        let shown = format!("{spec:?} {}", serde_json::to_string(&spec).unwrap());
+        assert!(!shown.contains("correct"), "{shown}");
+        assert_eq!(spec.variables().next(), Some((&"KEY".to_owned(), "correct-horse")));
+        assert_eq!(spec.digest(), with("another-horse").unwrap().digest());
+        let short = with("abc").unwrap_err();
+        assert!(short.to_string().contains("shorter than 4"), "{short}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The English of events, all of it: one function for each thing that can be said, so that another
 //! language is another file. No logic but the putting together of words.
 
+pub(crate) mod report;
+
 use super::event::Event;
 use super::outcome::Stream;
 use super::units;

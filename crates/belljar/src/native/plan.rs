@@ -466,7 +466,7 @@ fn environment(spec: &Spec, language: Option<&Language>, paths: &Paths) -> Vec<(
         ("USER".to_owned(), "sandbox".to_owned()),
     ]);
     all.extend(language.map(|one| one.environment.clone()).unwrap_or_default());
-    all.extend(spec.env.clone());
+    all.extend(spec.variables().map(|(name, value)| (name.clone(), value.to_owned())));
     all.into_iter().collect()
 }
 

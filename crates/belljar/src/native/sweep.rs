@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use belljar_jail::plan::{Cgroup, Files, Place, Plan};
@@ -22,6 +23,27 @@ pub(crate) fn name(unique: &str) -> String {
     let pid = std::process::id();
     let (start, world) = (start_time(pid).unwrap_or(0), world());
     format!("{PREFIX}-{pid}-{start}-{world}-{unique}")
+}
+
+/// What tells this process from every other one, of this boot and of all before it.
+pub(crate) fn engine_name() -> String {
+    format!("{} {}", name("engine"), boot())
+}
+
+/// Whether the process of such a name is gone. One of another pid namespace cannot be told while the
+/// kernel runs on, and is taken to live.
+pub(crate) fn engine_is_dead(engine: &str) -> bool {
+    let Some((named, booted)) = engine.split_once(' ') else { return false };
+    booted != boot() || owner(named).is_some_and(|(pid, start)| start_time(pid) != Some(start))
+}
+
+/// The name of this run of the kernel.
+pub(crate) fn boot() -> &'static str {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    BOOT.get_or_init(|| {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    })
 }
 
 /// Which pid namespace our process ids belong to. A container that shares our /tmp names its processes
@@ -142,6 +164,17 @@ mod tests {
         assert_eq!(owner(&name("x")), Some((pid, start_time(pid).unwrap())));
         assert_eq!(owner("belljar-test"), None);
         assert_eq!(owner("systemd-1-2-3"), None);
+    }
+
+    #[test]
+    fn an_engine_is_dead_when_its_process_or_its_boot_is_gone() {
+        assert!(!engine_is_dead(&engine_name()));
+        let pid = std::process::id();
+        let (world, boot) = (world(), boot());
+        assert!(engine_is_dead(&format!("belljar-{pid}-1-{world}-engine {boot}")), "a reused id");
+        assert!(engine_is_dead(&format!("{} another-boot", name("engine"))));
+        assert!(!engine_is_dead(&format!("belljar-1-1-1-engine {boot}")), "another namespace");
+        assert!(!engine_is_dead("strange"));
     }
 
     #[test]

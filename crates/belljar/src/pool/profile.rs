@@ -75,7 +75,7 @@ impl Wanted {
             (How::Fork | How::Start, _) => return Err("its language has no warm start here"),
         };
         let at_start = |name: &String| READ_AT_START.iter().any(|one| name.starts_with(one));
-        if hold != Hold::Exec && spec.env.keys().any(at_start) {
+        if hold != Hold::Exec && spec.variables().any(|(name, _)| at_start(name)) {
             return Err("a variable of it is read when the interpreter starts");
         }
         let keeps_path =
@@ -101,6 +101,7 @@ fn stripped(spec: &Spec, language: &str, path: PathBuf) -> Spec {
         program: Program::Code { language: language.to_owned(), path },
         args: Vec::new(),
         env: BTreeMap::new(),
+        secret_env: BTreeMap::new(),
         stdin: None,
         placed: Vec::new(),
         workspace: None,

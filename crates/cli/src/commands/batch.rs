@@ -27,7 +27,8 @@ pub(crate) async fn batch(args: Batch) -> u8 {
 async fn carry_out(args: Batch) -> Result<u8, Error> {
     let total = count_lines(&args.file)?;
     let requests = read_requests(&args.file)?;
-    let engine = Arc::new(Engine::open(Config::default())?);
+    let audit = super::audit::config(&args.audit)?;
+    let engine = Arc::new(Engine::open(Config { audit, ..Config::default() })?);
     let progress = progress(total, args.quiet);
     let mut worst = 0;
     let tell = |_, result: Result<belljar::Outcome, Error>| {

@@ -28,9 +28,9 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
                 code = if printed == 0 { code } else { printed };
             } else if !quiet {
                 let words = render::tried(&outcome).into_iter().chain(render::summary(&outcome));
-                words.chain(render::advice(&outcome)).for_each(|line| {
+                for line in words.chain(render::advice(&outcome)) {
                     render::trouble(&line, 0);
-                });
+                }
             }
             match copied.and_then(|copied| copied.stopped) {
                 // Whoever asked for results and reads only the code must not take them for whole.
@@ -62,9 +62,10 @@ async fn carry_out(
     ahead: Option<Ahead>,
 ) -> Result<(Outcome, Option<CopiedOut>, Option<RunRequest>), Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
-    let screen_rules = args.screen_rules.clone();
+    let (recorded, screen_rules) = (args.audit.clone(), args.screen_rules.clone());
     let open = || {
-        let engine = Engine::open(Config { fault, screen_rules, ..Config::default() })?;
+        let audit = super::audit::config(&recorded)?;
+        let engine = Engine::open(Config { fault, audit, screen_rules, ..Config::default() })?;
         Ok::<_, Error>(match ahead {
             Some(ahead) => engine.with_keeper(ahead),
             None => engine,
@@ -144,7 +145,8 @@ fn request(args: Run) -> Result<RunRequest, Error> {
     let policy = args.confine.policy.as_deref().map(read_policy).transpose()?;
     let mut request = RunRequest {
         language: args.language.clone(),
-        env: pairs("env", &args.env)?,
+        env: environment(&args)?,
+        secret_env: args.env_secret.iter().map(|one| name_of(one).to_owned()).collect(),
         labels: pairs("labels", &args.labels)?,
         stdin: args.stdin.as_deref().map(read_stdin).transpose()?,
         copies: copies(&args.copies)?,
@@ -286,6 +288,29 @@ fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, Spec
                 .ok_or_else(|| SpecError::new(field, format!("\"{pair}\" is not NAME=VALUE")))
         })
         .collect()
+}
+
+/// Plain variables and secret ones. A secret without a value has ours.
+fn environment(args: &Run) -> Result<BTreeMap<String, String>, SpecError> {
+    let mut all = pairs("env", &args.env)?;
+    for given in &args.env_secret {
+        let name = name_of(given);
+        let value = match given.split_once('=') {
+            Some((_, value)) => value.to_owned(),
+            None => std::env::var(name).map_err(|_| {
+                let reason = format!("names {name}, which our environment has not, or not as text");
+                SpecError::new("env-secret", reason)
+            })?,
+        };
+        if all.insert(name.to_owned(), value).is_some() {
+            return Err(SpecError::new("env-secret", format!("names {name}, which --env has too")));
+        }
+    }
+    Ok(all)
+}
+
+fn name_of(given: &str) -> &str {
+    given.split_once('=').map_or(given, |(name, _)| name)
 }
 
 fn copies(given: &[String]) -> Result<BTreeMap<String, PathBuf>, SpecError> {

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use belljar::{Config, PoolConfig};
-use belljar_server::{Listening, Options};
+use belljar_server::{LimitOptions, Listening, Options};
 
 use crate::args::Serve;
 use crate::render;
@@ -26,14 +26,24 @@ pub(crate) fn runtime() -> tokio::runtime::Builder {
 
 pub(crate) async fn serve(args: Serve) -> u8 {
     let runs = (cores() * RUNS_FOR_EACH_CORE).max(LEAST_RUNS);
+    let audit = match super::audit::config(&args.audit) {
+        Ok(audit) => audit,
+        Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
+    };
     let options = Options {
         listen: args.listen.0,
         listen_anywhere: args.listen_anywhere,
         socket: args.socket,
-        state: args.state,
+        state: args.audit.state,
         max_runs: args.max_runs.or(NonZeroUsize::new(runs)).unwrap_or(NonZeroUsize::MIN),
         max_queue: args.max_queue,
         drain: args.drain,
+        limits: LimitOptions {
+            keys: args.rate.0,
+            local: args.rate_local.0,
+            labels: args.rate_label,
+            cpu: args.cpu_budget,
+        },
     };
     let plain = PoolConfig::default();
     let pool = PoolConfig {
@@ -48,6 +58,7 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         pool: Some(pool).filter(|one| one.ceiling > 0),
         screen_rules: args.screen_rules,
         screen_least: args.screen,
+        audit,
         ..Config::default()
     };
     raise_file_limit();

@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::runs::refuse_host_paths;
+use crate::http::runs::{caller, refuse_host_paths};
 use crate::http::{Server, body};
+use crate::limits::Admitted;
 use crate::problem::Problem;
 
 /// More requests than this are several batches.
@@ -47,12 +48,14 @@ pub(crate) async fn run(
     request: Request,
 ) -> Result<Response, Problem> {
     let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
-    let format = Format::of(request.headers());
+    let (format, caller) = (Format::of(request.headers()), caller(&request));
     let batch: BatchRequest = body::json(request).await?;
     let budget = budget(&batch, server.queue.running())?;
     for (index, asked) in batch.requests.iter().enumerate() {
         refuse_host_paths(asked, &format!("requests[{index}]."))?;
     }
+    let mut admitted = server.limits.admit(&caller, &batch.requests)?;
+    let left = admitted.left();
     let (sender, requests) = mpsc::channel(batch.requests.len().max(1));
     for asked in batch.requests {
         // There is room for each, and the receiver is here.
@@ -64,17 +67,20 @@ pub(crate) async fn run(
     let work = Box::pin(async move {
         begin(format, &mut told.write());
         let tell = |index, result: Result<Outcome, Error>| {
+            admitted.settle(index, &result);
             tell(format, &mut told.write(), index, &result);
         };
         tokio::select! {
             biased;
             () = server.stop.cancelled() => cut_short(format, &mut told.write()),
-            () = server.engine.run_batch_in(place, requests, budget, tell) => {
+            () = server.engine.run_batch_in(place, caller, requests, budget, tell) => {
                 end(format, &mut told.write());
             }
         }
     });
-    Ok(lines::answer(format, outbox, work))
+    let mut response = lines::answer(format, outbox, work);
+    Admitted::mark(left.as_ref(), &mut response);
+    Ok(response)
 }
 
 fn budget(batch: &BatchRequest, running: usize) -> Result<Budget, Problem> {

@@ -8,14 +8,17 @@ use std::task::{Context, Poll, Waker};
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use belljar::audit::Caller;
 use belljar::{Error, EventSink, Outcome, Place, RunRequest, Stream};
 use bytes::{BufMut, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::task::coop::poll_proceed;
 
+use crate::door::Peer;
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Server, body};
+use crate::limits::Admitted;
 use crate::problem::Problem;
 use crate::wire::{self, Told};
 
@@ -25,13 +28,30 @@ pub(crate) async fn run(
 ) -> Result<Response, Problem> {
     // Before the body is read, so that a full server holds no more bodies than it has places.
     let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
-    let format = Format::of(request.headers());
+    let (format, caller) = (Format::of(request.headers()), caller(&request));
     let asked: RunRequest = body::json(request).await?;
     refuse_host_paths(&asked, "")?;
-    match format {
-        Format::Json => document(&server, place, asked).await,
-        Format::Lines | Format::Events => stream(server, place, asked, format).await,
-    }
+    let admitted = server.limits.admit(&caller, std::slice::from_ref(&asked))?;
+    let left = admitted.left();
+    let asked = Asked { request: asked, caller, admitted };
+    let mut response = match format {
+        Format::Json => document(&server, place, asked).await?,
+        Format::Lines | Format::Events => stream(server, place, asked, format).await?,
+    };
+    Admitted::mark(left.as_ref(), &mut response);
+    Ok(response)
+}
+
+/// A request, who sent it, and what is kept free for it.
+struct Asked {
+    request: RunRequest,
+    caller: Caller,
+    admitted: Admitted,
+}
+
+/// Who sent a request that was let in.
+pub(crate) fn caller(request: &Request) -> Caller {
+    request.extensions().get::<Peer>().map_or_else(Caller::own, |peer| peer.caller())
 }
 
 /// Paths of the host are the server's, not the caller's: whoever may run code here may not therefore
@@ -53,10 +73,10 @@ pub(crate) fn refuse_host_paths(asked: &RunRequest, above: &str) -> Result<(), P
     Ok(())
 }
 
-async fn document(server: &Server, place: Place, asked: RunRequest) -> Result<Response, Problem> {
+async fn document(server: &Server, place: Place, asked: Asked) -> Result<Response, Problem> {
     let nobody: EventSink = Arc::new(|_| {});
-    let result =
-        carry_out(server, place, asked, &AtomicBool::new(false), &mut |_, _| {}, nobody).await;
+    let begun = AtomicBool::new(false);
+    let result = carry_out(server, place, asked, &begun, &mut |_, _| {}, nobody).await;
     let outcome = result.map_err(|error| Problem::from(&error))?;
     let json = serde_json::to_vec(&outcome).map_err(|error| broken(error.into()))?;
     let mut response = json.into_response();
@@ -73,30 +93,33 @@ fn broken(source: std::io::Error) -> Problem {
 async fn carry_out(
     server: &Server,
     place: Place,
-    asked: RunRequest,
+    asked: Asked,
     begun: &AtomicBool,
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     events: EventSink,
 ) -> Result<Outcome, Error> {
+    let Asked { request, caller, mut admitted } = asked;
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
-        let run = server.engine.prepare(asked)?.on_event(events).screen().await?;
+        let run = server.engine.prepare(request)?.by(caller).on_event(events).screen().await?;
         let _turn = place.turn().await?;
         begun.store(true, Ordering::Relaxed);
         run.run(sink).await
     };
-    tokio::select! {
+    let result = tokio::select! {
         biased;
         () = server.stop.cancelled() => Err(Error::Cancelled),
         result = work => result,
-    }
+    };
+    admitted.settle(0, &result);
+    result
 }
 
 /// Answers with a stream once the run has begun. What fails before that still has a status of its own.
 async fn stream(
     server: Arc<Server>,
     place: Place,
-    asked: RunRequest,
+    asked: Asked,
     format: Format,
 ) -> Result<Response, Problem> {
     let (outbox, begun) = (Outbox::default(), Arc::new(AtomicBool::new(false)));

@@ -1,0 +1,175 @@
+//! Runs as people and programs ask for them: what the two records of each say together.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::chain::Record;
+use super::entry::Summary;
+use super::filter::Filter;
+use super::{Kind, show_time};
+use crate::model::error::SpecError;
+use crate::model::outcome::Outcome;
+use crate::store::{Scan, Store, StoreError};
+
+/// Whether a run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Running,
+    Ended,
+    /// Its engine died first.
+    Unfinished,
+}
+
+/// A run in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunLine {
+    pub execution_id: String,
+    pub state: State,
+    pub began: String,
+    /// The place of the record that says most about it.
+    pub seq: u64,
+    /// The word of a verdict, or `error`, `cancelled`, `unfinished`, `running`.
+    pub verdict: String,
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// All that is recorded of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunRecord {
+    pub execution_id: String,
+    pub state: State,
+    pub began: Option<String>,
+    pub ended: Option<String>,
+    pub verdict: String,
+    pub summary: Summary,
+    /// What was asked: `code`, `request`, `spec`, `engine`. Nothing if that record has been pruned.
+    pub start: Option<Value>,
+    /// What came of it: `outcome`, `error` or `closed`.
+    pub end: Option<Value>,
+    /// The places of its records in the chain.
+    pub records: Vec<u64>,
+}
+
+impl RunRecord {
+    /// The Outcome, where there is one and this version can read it.
+    pub fn outcome(&self) -> Option<Outcome> {
+        serde_json::from_value(self.end.as_ref()?["outcome"].clone()).ok()
+    }
+}
+
+/// Runs that match, the newest first, no more than `most`; only those older than record `before`.
+pub fn list(
+    store: &Store,
+    filter: &Filter,
+    before: Option<u64>,
+    most: usize,
+) -> Result<Vec<RunLine>, StoreError> {
+    let mut found = Vec::new();
+    each_run(store, |line| {
+        let began_us = line.summary.began_us.unwrap_or_default();
+        let wanted = filter.matches(began_us, &line.verdict, &line.summary);
+        if wanted && before.is_none_or(|before| line.seq < before) {
+            found.push(line);
+        }
+        if found.len() >= most { Scan::Stop } else { Scan::On }
+    })?;
+    Ok(found)
+}
+
+/// Every run, the one that ended last first.
+pub(super) fn each_run(
+    store: &Store,
+    mut take: impl FnMut(RunLine) -> Scan,
+) -> Result<(), StoreError> {
+    let open: HashSet<String> = store.open_runs()?.into_iter().map(|(run, _)| run).collect();
+    store.each_line_back(|line| {
+        let (state, verdict) = match Kind::named(&line.kind) {
+            Some(Kind::End) => (State::Ended, None),
+            Some(Kind::Closed) => (State::Unfinished, Some("unfinished")),
+            Some(Kind::Start) if open.contains(&line.run) => (State::Running, Some("running")),
+            Some(Kind::Start | Kind::Prune | Kind::Gap) | None => return Scan::On,
+        };
+        let mut summary: Summary = serde_json::from_str(&line.summary).unwrap_or_default();
+        let verdict = verdict.map(ToOwned::to_owned).or(summary.verdict.take());
+        let began_us = summary.began_us.unwrap_or(line.at_us);
+        summary.began_us = Some(began_us);
+        take(RunLine {
+            execution_id: line.run,
+            state,
+            began: show_time(began_us),
+            seq: line.seq,
+            verdict: verdict.unwrap_or_default(),
+            summary,
+        })
+    })
+}
+
+/// The beginning of an execution id that is taken for the whole of it.
+const LEAST_ID: usize = 6;
+/// How many of several are named.
+const SHOWN_IDS: usize = 4;
+
+/// One run, by its id or the beginning of it; `last` is the newest.
+pub fn show(store: &Store, id: &str) -> Result<Result<RunRecord, SpecError>, StoreError> {
+    let wrong = |reason: String| Ok(Err(SpecError::new("ID", reason)));
+    let mut whole = id.to_owned();
+    if id == "last" {
+        let newest = list(store, &Filter::default(), None, 1)?;
+        let Some(newest) = newest.into_iter().next() else {
+            return wrong("is \"last\", and nothing is recorded yet".to_owned());
+        };
+        whole = newest.execution_id;
+    } else if id.len() >= LEAST_ID {
+        let found = store.runs_like(&id.to_ascii_uppercase(), SHOWN_IDS)?;
+        match &found[..] {
+            [] => {}
+            [one] => whole.clone_from(one),
+            several => {
+                let ids = several.join(", ");
+                return wrong(format!("\"{id}\" is the beginning of several runs: {ids}"));
+            }
+        }
+    }
+    let records = store.of_run(&whole)?;
+    if records.is_empty() {
+        return wrong(format!(
+            "\"{id}\" is no run that is recorded here: belljar audit list shows those that are"
+        ));
+    }
+    Ok(Ok(together(&whole, &records)))
+}
+
+fn together(id: &str, records: &[Record]) -> RunRecord {
+    let of = |kinds: &[Kind]| {
+        let is =
+            |one: &&Record| Kind::named(&one.entry.kind).is_some_and(|kind| kinds.contains(&kind));
+        records.iter().find(is)
+    };
+    let (start, end) = (of(&[Kind::Start]), of(&[Kind::End, Kind::Closed]));
+    let detail = |one: &Record| serde_json::from_str(&one.entry.detail).unwrap_or_default();
+    let (state, word) = match end.and_then(|end| Kind::named(&end.entry.kind)) {
+        None => (State::Running, "running"),
+        Some(Kind::Closed) => (State::Unfinished, "unfinished"),
+        Some(_) => (State::Ended, ""),
+    };
+    let text = end.or(start).map_or("{}", |one| one.entry.summary.as_str());
+    let mut summary: Summary = serde_json::from_str(text).unwrap_or_default();
+    let verdict = summary.verdict.take().unwrap_or_else(|| word.to_owned());
+    let began_us = start.map(|one| one.entry.at_us).or(summary.began_us);
+    summary.began_us = began_us;
+    RunRecord {
+        execution_id: id.to_owned(),
+        state,
+        began: began_us.map(show_time),
+        ended: end.map(|one| show_time(one.entry.at_us)),
+        verdict,
+        summary,
+        start: start.map(detail),
+        end: end.map(detail),
+        records: records.iter().map(|one| one.seq).collect(),
+    }
+}

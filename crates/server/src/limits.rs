@@ -1,0 +1,135 @@
+//! How often somebody may run something, and how much CPU time a label may use. Every refusal names the
+//! rule, and says when to come back.
+
+mod budget;
+mod rate;
+
+use std::path::Path;
+use std::time::Duration;
+
+use axum::response::Response;
+use belljar::audit::Caller;
+use belljar::{Error, Outcome, RunRequest};
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+
+use crate::problem::{Problem, Refusal};
+use budget::{Budgets, Reserved};
+use rate::{Left, Limiter};
+
+pub use budget::CpuBudget;
+pub use rate::Rate;
+
+/// What an operator allows.
+#[derive(Clone, Debug, Default)]
+pub struct LimitOptions {
+    /// For each key; the token is one.
+    pub keys: Option<Rate>,
+    /// For each user of the Unix socket.
+    pub local: Option<Rate>,
+    /// For each value of a label: `sandbox` names what a run belongs to.
+    pub labels: Vec<(String, Rate)>,
+    /// For each value of a label.
+    pub cpu: Vec<(String, CpuBudget)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Limits {
+    keys: Option<Limiter>,
+    local: Option<Limiter>,
+    labels: Vec<(String, Limiter)>,
+    budgets: Budgets,
+}
+
+/// Runs that may begin: what is left of the caller's rate, and what is kept free of budgets.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    left: Option<Left>,
+    /// Each with the place of its request.
+    reserved: Vec<(usize, Reserved)>,
+}
+
+impl Limits {
+    /// What was used of a budget before is read from the audit trail, where there is one.
+    pub(crate) fn new(options: &LimitOptions, audit: Option<&Path>) -> Self {
+        let labels = options.labels.iter().map(|(name, rate)| (name.clone(), Limiter::new(*rate)));
+        Self {
+            keys: options.keys.map(Limiter::new),
+            local: options.local.map(Limiter::new),
+            labels: labels.collect(),
+            budgets: Budgets::new(&options.cpu, audit),
+        }
+    }
+
+    /// Lets a caller's requests begin, all of them or none.
+    pub(crate) fn admit(&self, caller: &Caller, asked: &[RunRequest]) -> Result<Admitted, Problem> {
+        let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
+        let (rule, limiter, who) = match (&caller.key, caller.uid) {
+            (Some(key), _) => ("rate", &self.keys, key.clone()),
+            (None, uid) => ("rate-local", &self.local, format!("uid {}", uid.unwrap_or_default())),
+        };
+        let left = match limiter {
+            Some(limiter) => Some(limiter.take(&who, count).map_err(|no| no.told(rule, &who))?),
+            None => None,
+        };
+        for (name, limiter) in &self.labels {
+            for value in asked.iter().filter_map(|one| one.labels.get(name)) {
+                let rule = format!("rate-label {name}");
+                limiter.take(value, 1).map_err(|no| no.told(&rule, &format!("{name}={value}")))?;
+            }
+        }
+        // Last: whoever is refused above has nothing to give back.
+        let reserved = self.budgets.reserve(asked)?;
+        Ok(Admitted { left, reserved })
+    }
+}
+
+impl Admitted {
+    /// Says in an answer what is left.
+    pub(crate) fn mark(left: Option<&Left>, response: &mut Response) {
+        let Some(left) = left else { return };
+        let headers = response.headers_mut();
+        for (name, value) in [
+            ("ratelimit-limit", u64::from(left.limit)),
+            ("ratelimit-remaining", u64::from(left.remaining)),
+            ("ratelimit-reset", left.reset.as_secs()),
+        ] {
+            headers.insert(name, HeaderValue::from(value));
+        }
+    }
+
+    pub(crate) fn left(&self) -> Option<Left> {
+        self.left.clone()
+    }
+
+    /// Gives back what a run did not use. Dropped without this, it used all that it could have.
+    pub(crate) fn settle(&mut self, index: usize, result: &Result<Outcome, Error>) {
+        let used_ms = match result {
+            Ok(outcome) => outcome.limits.get("cpu_ms").and_then(|one| one.used),
+            // Nothing ran.
+            Err(
+                Error::Spec(_)
+                | Error::Setup { .. }
+                | Error::Unavailable { .. }
+                | Error::Busy { .. },
+            ) => Some(0),
+            Err(_) => None,
+        };
+        for (_, one) in self.reserved.extract_if(.., |(of, _)| *of == index) {
+            match used_ms {
+                Some(used_ms) => one.settle(used_ms),
+                None => drop(one),
+            }
+        }
+    }
+}
+
+/// Too much, by which rule, and until when.
+fn too_much(kind: &str, rule: &str, detail: String, retry_after: Duration) -> Problem {
+    let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, kind, detail);
+    // Rounded up: whoever comes back then is let in.
+    let retry_after_s = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+    let refusal = Refusal { rule: rule.to_owned(), retry_after_s: retry_after_s.max(1) };
+    problem.refusal = Some(Box::new(refusal));
+    problem
+}

@@ -1,0 +1,185 @@
+//! What was recorded, as clients read it, and how often they may ask.
+
+use serde_json::{Value, json};
+
+use crate::http::Answer;
+use crate::running::{LINES, Server, bash, python};
+
+fn get(server: &Server, path: &str) -> Answer {
+    server.unix().get(path, &[("Host", "localhost")])
+}
+
+fn id(outcome: &Value) -> &str {
+    outcome["execution_id"].as_str().expect("an id")
+}
+
+/// A run that costs next to nothing.
+fn quick(labels: &Value) -> Value {
+    json!({ "language": "bash", "level": "none", "code": ":", "labels": labels })
+}
+
+#[test]
+fn run_can_be_read_again_with_its_events_and_its_report() {
+    let server = Server::start();
+    let code =
+        "import ctypes\nprint('hi')\nctypes.CDLL(None).mount(b'a', b'/tmp', b'ext4', 0, None)";
+    let outcome = server.run(&python(code)).json();
+    let run = get(&server, &format!("/v1/runs/{}", id(&outcome))).json();
+    assert_eq!(
+        (&run["state"], &run["end"]["outcome"]["stdout"]),
+        (&"ended".into(), &"hi\n".into())
+    );
+    assert_eq!(run["summary"]["peer"], "socket");
+    let events = get(&server, &format!("/v1/runs/{}/events", id(&outcome))).json();
+    assert_eq!(events["events"], outcome["events"]);
+    assert_eq!(events["events"][0]["syscall"], "mount", "{events}");
+    let path = format!("/v1/runs/{}/report", id(&outcome));
+    let report = get(&server, &path).json();
+    assert_eq!((&report["risk"], &report["receipt"]), (&outcome["risk"], &outcome["receipt"]));
+    let page =
+        server.unix().get(&path, &[("Host", "localhost"), ("Accept", "text/html,*/*;q=0.8")]);
+    assert!(
+        page.header("content-type").is_some_and(|kind| kind.starts_with("text/html")),
+        "{page:?}"
+    );
+    assert!(page.header("content-security-policy").is_some_and(|one| one.contains("sandbox")));
+    assert!(page.text().starts_with("<!DOCTYPE html>"));
+    let explained = get(&server, &format!("/v1/runs/{}/explanation", id(&outcome))).json();
+    assert!(explained["recommendations"].as_array().is_some_and(|all| !all.is_empty()));
+    let missing = get(&server, "/v1/runs/01HZZZZZZZ");
+    assert_eq!((missing.status, missing.json()["kind"].clone()), (404, "not_found".into()));
+}
+
+#[test]
+fn trail_and_numbers_are_read_with_filters() {
+    let server = Server::start();
+    for team in ["red", "red", "b lue&x=1"] {
+        assert_eq!(server.run(&quick(&json!({ "team": team }))).status, 200);
+    }
+    let count = |query: &str| {
+        let answer = get(&server, &format!("/v1/audit{query}")).json();
+        answer["runs"].as_array().map(Vec::len).unwrap_or_else(|| panic!("{answer}"))
+    };
+    assert_eq!(
+        [count(""), count("?label=team%3Dred"), count("?label=team%3Db%20lue%26x%3D1")],
+        [3, 2, 1]
+    );
+    assert_eq!(
+        [count("?limit=2"), count("?verdict=exited&since=1h"), count("?verdict=error")],
+        [2, 3, 0]
+    );
+    let first = get(&server, "/v1/audit?limit=1").json()["runs"][0]["seq"].clone();
+    assert_eq!(count(&format!("?before={first}")), 2);
+    let stats = get(&server, "/v1/stats?label=team").json();
+    assert_eq!((&stats["runs"]["runs"], &stats["pool"]), (&3.into(), &Value::Null));
+    let lines = server.unix().get("/v1/audit", &[("Host", "localhost"), LINES]).lines();
+    assert_eq!((lines.len(), &lines[0]["head"]["seq"]), (7, &6.into()));
+    for (query, field) in [
+        ("?colour=red", "colour"),
+        ("?verdict=x", "verdict"),
+        ("?limit=x", "limit"),
+        ("?limit=9999", "limit"),
+    ] {
+        let answer = get(&server, &format!("/v1/audit{query}"));
+        assert_eq!((answer.status, answer.json()["field"].clone()), (400, field.into()), "{query}");
+    }
+}
+
+#[test]
+fn run_of_a_client_that_went_away_is_recorded_as_cancelled() {
+    let server = Server::start();
+    let mut connection = server.unix();
+    connection.send("/v1/runs", &[LINES], &bash("echo up; sleep 90"));
+    assert_eq!(connection.head().status, 200);
+    assert!(connection.chunk().is_some());
+    drop(connection);
+    belljar_tests::wait_until("recorded as cancelled", || {
+        let runs = get(&server, "/v1/audit?verdict=cancelled").json();
+        runs["runs"].as_array().is_some_and(|all| all.len() == 1)
+    });
+}
+
+#[test]
+fn without_an_audit_trail_there_is_none_to_read() {
+    let server = Server::with(&["--no-audit"]);
+    assert_eq!(server.run(&quick(&json!({}))).status, 200);
+    for path in ["/v1/audit", "/v1/runs/last"] {
+        let answer = get(&server, path);
+        assert!(answer.status == 404 && answer.text().contains("--no-audit"), "{answer:?}");
+    }
+    assert_eq!(get(&server, "/v1/stats").json()["runs"], Value::Null);
+    assert!(!server.path().join("state/audit.db").exists());
+}
+
+#[test]
+fn token_has_a_rate_and_the_local_user_has_none() {
+    let server = Server::with(&["--rate", "60/m:2"]);
+    let bearer = format!("Bearer {}", server.token());
+    let host = format!("127.0.0.1:{}", server.port);
+    let run = || {
+        server.tcp().post(
+            "/v1/runs",
+            &[("Authorization", &bearer), ("Host", &host)],
+            &quick(&json!({})),
+        )
+    };
+    let first = run();
+    assert_eq!(
+        (first.status, first.header("ratelimit-limit"), first.header("ratelimit-remaining")),
+        (200, Some("2"), Some("1"))
+    );
+    assert_eq!(first.header("ratelimit-reset"), Some("1"));
+    // However slow this machine is, some are refused before they are all let in.
+    let all: Vec<Answer> = (0..20).map(|_| run()).collect();
+    let refused = all.iter().find(|answer| answer.status == 429).expect("one too many");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let told = refused.json();
+    assert_eq!((&told["kind"], &told["rule"]), (&"rate_limited".into(), &"rate".into()), "{told}");
+    for _ in 0..10 {
+        assert_eq!(server.run(&quick(&json!({}))).status, 200, "by the socket");
+    }
+}
+
+#[test]
+fn each_value_of_a_label_has_its_own_rate() {
+    let server = Server::with(&["--rate-label", "sandbox=1/h"]);
+    let run = |name: &str| server.run(&quick(&json!({ "sandbox": name })));
+    assert_eq!((run("a").status, run("b").status), (200, 200));
+    let refused = run("a");
+    assert_eq!(
+        (refused.status, refused.json()["rule"].clone()),
+        (429, "rate-label sandbox".into())
+    );
+    let wait: u64 =
+        refused.header("retry-after").and_then(|one| one.parse().ok()).expect("a number");
+    assert!((3000..=3600).contains(&wait), "{wait}");
+    assert_eq!(server.run(&quick(&json!({}))).status, 200, "without the label");
+}
+
+#[test]
+fn label_has_a_budget_of_cpu_time_that_a_restart_does_not_refill() {
+    let options = ["--cpu-budget", "team=2s/h"];
+    let server = Server::with(&options);
+    let spend = |server: &Server, cpu_ms: u64| {
+        let code =
+            "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass";
+        let request = json!({ "language": "python", "code": code, "labels": { "team": "red" }, "limits": { "cpu_ms": cpu_ms } });
+        server.run(&request)
+    };
+    let never = spend(&server, 3000);
+    assert_eq!((never.status, never.json()["field"].clone()), (400, "limits.cpu_ms".into()));
+    assert_eq!(spend(&server, 1900).status, 200);
+    let refused = spend(&server, 1900);
+    assert_eq!(
+        (refused.status, refused.json()["rule"].clone()),
+        (429, "cpu-budget team".into()),
+        "{refused:?}"
+    );
+    assert!(refused.text().contains("has used") && refused.header("retry-after").is_some());
+    assert_eq!(spend(&server, 700).status, 200, "so much is left");
+    server.signal(rustix::process::Signal::TERM);
+    let (_, directory) = server.wait();
+    let server = Server::started(directory, &options, &[]);
+    let refused = spend(&server, 1900);
+    assert_eq!(refused.status, 429, "{refused:?}");
+}
