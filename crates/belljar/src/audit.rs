@@ -31,7 +31,7 @@ pub use filter::Filter;
 pub use read::{RunLine, RunRecord, State, list, show};
 pub use redact::REDACTED;
 pub use stats::{Count, Stats, statistics};
-pub(crate) use writer::{Recorder, Recording};
+pub(crate) use writer::{Recorder, Recording, begun};
 
 use crate::model::error::SpecError;
 use crate::store::{Pruned, Store, StoreError};

@@ -9,8 +9,9 @@ use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Fault, Hold};
 
 use crate::attack;
-use crate::audit::{Asked, AuditConfig, Caller, Recorder, Recording};
+use crate::audit::{Asked, AuditConfig, Caller, Recorder, Recording, begun};
 use crate::events::{Canaries, EventSink, Tally};
+use crate::execution_id::new_id;
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
 use crate::model::event::{Risk, Weighed};
@@ -687,14 +688,6 @@ impl Run<'_> {
     }
 }
 
-/// Nothing of a program runs before the start of its run is recorded.
-async fn begun(recording: &mut Option<Recording>) -> Result<(), Error> {
-    match recording {
-        Some(recording) => recording.begun().await,
-        None => Ok(()),
-    }
-}
-
 /// What we put into the workspace ourselves, to be left out when it comes back unchanged.
 fn known_files(spec: &Spec) -> Vec<Known<'_>> {
     let placed = spec.placed.iter().filter_map(|file| {
@@ -712,19 +705,6 @@ fn known_files(spec: &Spec) -> Vec<Known<'_>> {
 #[expect(clippy::cast_precision_loss, reason = "2^53 microseconds are 285 years")]
 fn milliseconds(micros: u64) -> f64 {
     micros as f64 / 1000.0
-}
-
-/// A ULID: sorts by time, unguessable in its last 80 bits.
-fn new_id() -> Result<String, Error> {
-    const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-    let mut random = [0u8; 10];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::Backend { operation: "get randomness", source: errno.into() })?;
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut value = since.as_millis() << 80;
-    value |= random.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte));
-    let digits = (0..26).rev().map(|place| (value >> (place * 5)) & 31);
-    Ok(digits.map(|digit| char::from(ALPHABET[usize::try_from(digit).unwrap_or(0)])).collect())
 }
 
 #[cfg(test)]

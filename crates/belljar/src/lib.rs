@@ -32,6 +32,7 @@ mod capture;
 pub mod doctor;
 mod engine;
 mod events;
+mod execution_id;
 pub mod explain;
 pub mod languages;
 mod model;

@@ -151,6 +151,14 @@ impl Drop for Recording {
     }
 }
 
+/// Nothing of a program runs before the start of its run is recorded.
+pub(crate) async fn begun(recording: &mut Option<Recording>) -> Result<(), Error> {
+    match recording {
+        Some(recording) => recording.begun().await,
+        None => Ok(()),
+    }
+}
+
 /// The thread's own side.
 struct Writer {
     directory: PathBuf,
