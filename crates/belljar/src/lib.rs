@@ -30,6 +30,7 @@ mod batch;
 mod capture;
 pub mod doctor;
 mod engine;
+pub mod grade;
 pub mod languages;
 mod model;
 mod native;
