@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Fault, Hold};
+use tokio::sync::mpsc;
 
 use crate::attack;
 use crate::languages::{Interpreter, Language, Languages};
@@ -21,7 +22,7 @@ use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
 use crate::native::park::{Holdings, Parked};
 use crate::native::plan::Planned;
-use crate::native::run::{Ahead, Finished, Keeper, Spare};
+use crate::native::run::{Ahead, Finished, Keeper, Spare, Talk};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
@@ -326,7 +327,21 @@ impl Run<'_> {
         self,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
-        if let Some(warm) = self.try_warm(sink).await? {
+        self.carry_out(&mut Talk { sink, input: None }).await
+    }
+
+    /// Runs it with a standard input that is written while it runs.
+    pub(crate) async fn converse(
+        self,
+        input: mpsc::Receiver<Vec<u8>>,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<Outcome, Error> {
+        let ended = self.carry_out(&mut Talk { sink, input: Some(input) }).await;
+        ended.map(|(outcome, _)| outcome)
+    }
+
+    async fn carry_out(self, talk: &mut Talk<'_>) -> Result<(Outcome, Option<CopiedOut>), Error> {
+        if let Some(warm) = self.try_warm(talk).await? {
             return Ok((warm, None));
         }
         let id = new_id()?;
@@ -354,7 +369,7 @@ impl Run<'_> {
         };
         let beside = || self.engine.sweep_once();
         let mut finished =
-            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink).await?;
+            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, talk).await?;
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
                 let known = known_files(&self.spec);
@@ -368,10 +383,7 @@ impl Run<'_> {
     }
 
     /// Runs in a sandbox that was made ahead, if that is possible and wanted.
-    async fn try_warm(
-        &self,
-        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
-    ) -> Result<Option<Outcome>, Error> {
+    async fn try_warm(&self, talk: &mut Talk<'_>) -> Result<Option<Outcome>, Error> {
         let Some(pool) = self.engine.pool.as_ref().filter(|_| self.start != StartRequest::Cold)
         else {
             return self.must_be_cold("no pool is kept here: start one with \"belljar serve\"");
@@ -408,7 +420,7 @@ impl Run<'_> {
             };
             let id = new_id()?; // sorts by when the run began, not by when its sandbox was made
             let _running = pool.running();
-            match parked.run(&self.spec, &delivery, &placed, sink).await {
+            match parked.run(&self.spec, &delivery, &placed, talk).await {
                 (Ok(finished), planned) => {
                     return self.outcome(id, finished, planned, Start::Warm).map(Some);
                 }
