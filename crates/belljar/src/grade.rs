@@ -9,8 +9,11 @@ mod calls;
 mod case;
 mod checked;
 mod compare;
+pub mod feedback;
+pub mod formats;
 mod integer;
 mod judge;
+mod junit;
 mod lanes;
 mod session;
 mod streams;
@@ -25,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use case::{Case, Tolerance};
 pub use integer::Integer;
+pub use junit::junit;
 pub use value::{MAX_DEPTH, MAX_VALUES, Value};
 
 use crate::engine::Engine;
@@ -195,6 +199,27 @@ pub enum CaseVerdict {
     Infrastructure,
 }
 
+impl CaseVerdict {
+    /// The word on the wire.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::WrongAnswer => "wrong_answer",
+            Self::Raised => "raised",
+            Self::NotComparable => "not_comparable",
+            Self::Ended => "ended",
+            Self::NotLoaded => "not_loaded",
+            Self::TimeLimit => "time_limit",
+            Self::MemoryLimit => "memory_limit",
+            Self::OutputLimit => "output_limit",
+            Self::DiskLimit => "disk_limit",
+            Self::Refused => "refused",
+            Self::Tampered => "tampered",
+            Self::Infrastructure => "infrastructure",
+        }
+    }
+}
+
 /// Advice for the next attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feedback {
@@ -247,6 +272,12 @@ impl Engine {
     pub async fn grade(&self, request: GradeRequest) -> Result<Grade, Error> {
         self.grade_with(request, None, &mut |_| {}).await
     }
+    /// Says what is wrong with a request, without running anything.
+    pub fn check_grade(&self, request: &GradeRequest) -> Result<(), Error> {
+        Checked::new(self, request.clone())?;
+        Ok(())
+    }
+
     /// The same in turn with others, if a place in a queue is given; `tell` hears of each case as it ends.
     pub async fn grade_with(
         &self,
@@ -264,18 +295,20 @@ impl Engine {
             counted.map(|one| one.weight).sum()
         };
         let (won, all) = (weight(true), weight(false));
-        let feedback = Vec::new();
+        let checked = &shared.checked;
+        let (code, language) = (&checked.request.code, &checked.language);
+        let feedback = feedback::of_grade(code, language, &test_results, &shared.events());
         Ok(Grade {
             score: (all > 0.0).then(|| won / all),
             all_passed: test_results.iter().all(|one| one.passed),
             score_trustworthy: test_results.iter().all(|one| judged(&one)),
-            feedback_text: String::new(),
+            feedback_text: feedback::text(&feedback, checked.feedback_chars),
             feedback,
             test_results,
             executions,
             #[expect(clippy::cast_precision_loss, reason = "2^53 microseconds are 285 years")]
             elapsed_ms: started.elapsed().as_micros() as f64 / 1000.0,
-            labels: shared.checked.request.labels.clone(),
+            labels: checked.request.labels.clone(),
         })
     }
 }

@@ -44,6 +44,7 @@ pub use belljar_jail::layer::{Check, Layer};
 pub use belljar_jail::plan::{Fault, FaultKind, Hold};
 pub use belljar_jail::report::Step;
 pub use engine::{Config, Engine, Run, enter_role};
+pub use grade::Value;
 pub use model::error::{Error, SpecError, step_name};
 pub use model::level::Level;
 pub use model::limits::{Limits, LimitsRequest, Used};

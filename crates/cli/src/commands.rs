@@ -6,6 +6,7 @@ mod doctor;
 mod run;
 mod serve;
 mod stats;
+pub(crate) mod test;
 
 use std::io;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub(crate) use serve::runtime as serve_runtime;
 pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
     match arguments.command {
         Command::Run(run) => run::run(*run, ahead).await,
+        Command::Test(test) => test::test(*test).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Stats(stats) => stats::stats(stats).await,

@@ -3,6 +3,7 @@
 mod batches;
 mod body;
 mod format;
+mod grades;
 mod lines;
 mod runs;
 
@@ -35,6 +36,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route(HEALTH, get(health).fallback(|| async { method_not_allowed("GET") }))
         .route(wire::RUNS, post(runs::run).fallback(|| async { method_not_allowed("POST") }))
         .route("/v1/batches", post(batches::run).fallback(|| async { method_not_allowed("POST") }))
+        .route(wire::GRADES, post(grades::grade).fallback(|| async { method_not_allowed("POST") }))
         .route(wire::POOL, get(pool).fallback(|| async { method_not_allowed("GET") }))
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(Arc::clone(&server), door))
@@ -71,9 +73,10 @@ async fn pool(State(server): State<Arc<Server>>) -> Response {
 
 async fn not_found(request: Request) -> Problem {
     let detail = format!(
-        "nothing is at {}: there are {HEALTH}, {}, /v1/batches and {}",
+        "nothing is at {}: there are {HEALTH}, {}, /v1/batches, {} and {}",
         request.uri().path(),
         wire::RUNS,
+        wire::GRADES,
         wire::POOL
     );
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)

@@ -22,7 +22,8 @@ const ENDING: Duration = Duration::from_secs(5);
 
 /// How a candidate came to be loaded.
 pub(super) enum Loaded<'a> {
-    Ready(Session<'a>),
+    /// With the names of built-in functions that it has its own of.
+    Ready(Session<'a>, Vec<String>),
     /// It raised.
     Failed(Raised),
     /// It has threads, so it cannot be copied.
@@ -153,7 +154,7 @@ impl<'a> Lane<'a> {
         self.fate = Fate::Dropped;
         if let Stopped::Ended(outcome) = &stopped {
             self.fate = Fate::RunEnded;
-            self.shared.note_execution(outcome.execution_id.clone());
+            self.shared.note(outcome);
         }
         let judged = judge::stopped(&stopped, limit);
         match stopped {
@@ -169,14 +170,9 @@ impl<'a> Lane<'a> {
         self.turn = self.shared.turn().await.map_err(|error| Err(Stopped::Ours(error)))?;
         for _ in 0..2 {
             match open(self.shared, self.copies).await.map_err(Err)? {
-                Loaded::Ready(session) => return Ok(session),
+                Loaded::Ready(session, _) => return Ok(session),
                 Loaded::Threads => self.copies = false,
-                Loaded::Failed(raised) => {
-                    let raised = judge::bounded(raised);
-                    let why = format!("could not be loaded: {}", judge::one_line(&raised));
-                    let judged = Judged::new(CaseVerdict::NotLoaded, why);
-                    return Err(Ok(Judged { raised: Some(raised), ..judged }));
-                }
+                Loaded::Failed(raised) => return Err(Ok(not_loaded(raised))),
             }
         }
         Err(Err(Stopped::Tampered("said that it has threads when nobody asked")))
@@ -190,10 +186,17 @@ impl<'a> Lane<'a> {
         if let Some(session) = self.session.take()
             && let Some(outcome) = session.close().await
         {
-            self.shared.note_execution(outcome.execution_id);
+            self.shared.note(&outcome);
         }
         self.turn = None;
     }
+}
+
+/// What is said of every case of a candidate that raises when it is loaded.
+pub(super) fn not_loaded(raised: Raised) -> Judged {
+    let raised = judge::bounded(raised);
+    let why = format!("could not be loaded: {}", judge::one_line(&raised));
+    Judged { raised: Some(raised), ..Judged::new(CaseVerdict::NotLoaded, why) }
 }
 
 /// Starts a sandbox and loads the candidate.
@@ -220,7 +223,7 @@ pub(super) async fn open(shared: &Arc<Shared>, copies: bool) -> Result<Loaded<'_
         return Err(Stopped::Tampered("an answer came before anything was asked"));
     }
     session.printed(); // what it prints while it is loaded belongs to no case
-    Ok(Loaded::Ready(session))
+    Ok(Loaded::Ready(session, told.names.unwrap_or_default()))
 }
 
 /// Asks one case and judges the answer; with it how long that took and the memory of its process.

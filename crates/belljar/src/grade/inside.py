@@ -3,9 +3,10 @@
 Nothing in here is a secret and nothing in here decides anything: the candidate can do to this process what it
 likes. What is expected, and the comparison, are outside.
 """
-import gc, signal, types
+import builtins, gc, signal, types
 
 CLOSED = 77
+BUILTINS = {one for one in dir(builtins) if one[:1] != "_"}
 
 
 def main():
@@ -15,7 +16,7 @@ def main():
     if order["threads"] == "refuse" and len(os.listdir("/proc/self/task")) > 1:
         channel.tell({"threads": True})
         os._exit(0)
-    channel.tell({"loaded": True})
+    channel.tell({"loaded": True, "names": [one for one in module.__dict__ if one in BUILTINS][:500]})
     if order["copies"]:
         gc.freeze()  # copies share what nobody touches
         copy_for_each(channel, module, order["file"])
@@ -105,6 +106,8 @@ def carry_out(order, module, objects):
         return len(objects) - 1
 
     act, args = order["do"], decode(order["args"], objects.__getitem__)
+    if act == "end":
+        return {}
     if act == "get":
         return value_told(find(module, args[0]), keep)
     if act == "call":

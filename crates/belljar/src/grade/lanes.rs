@@ -14,6 +14,7 @@ use super::judge::{Facts, Judged};
 use super::{CaseResult, CaseVerdict, Isolate, asserts, calls, streams};
 use crate::engine::Engine;
 use crate::model::error::Error;
+use crate::model::outcome::{Event, Outcome};
 use crate::queue::{Place, Turn};
 
 /// How often a sandbox that failed because of us is tried again.
@@ -23,6 +24,9 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// or when there are more cases than this for each.
 const MANY: usize = 64;
 
+/// Events that are kept for the feedback.
+const MAX_EVENTS: usize = 64;
+
 /// What all lanes share.
 pub(super) struct Shared {
     pub engine: Engine,
@@ -30,6 +34,7 @@ pub(super) struct Shared {
     place: Option<Place>,
     results: mpsc::UnboundedSender<(usize, CaseResult)>,
     executions: Mutex<Vec<String>>,
+    events: Mutex<Vec<Event>>,
 }
 
 /// Cases that may share a sandbox: of one kind, and either all hidden or none.
@@ -62,8 +67,18 @@ impl Shared {
         }
     }
 
-    pub(super) fn note_execution(&self, id: String) {
+    /// Keeps what is worth knowing of a run that has ended.
+    pub(super) fn note(&self, outcome: &Outcome) {
+        let id = outcome.execution_id.clone();
         self.executions.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_EVENTS.saturating_sub(events.len());
+        events.extend(outcome.events.iter().take(room).cloned());
+    }
+
+    /// What was refused or limited in any of the sandboxes.
+    pub(super) fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tells what came of a case. There are no more of these than cases.
@@ -110,6 +125,7 @@ pub(super) async fn carry_out(
         place,
         results: sender,
         executions: Mutex::default(),
+        events: Mutex::default(),
     });
     let mut found: Vec<Option<CaseResult>> = shared.checked.cases.iter().map(|_| None).collect();
     let mut lanes = Lanes { all: JoinSet::new(), groups, counts: Vec::new() };

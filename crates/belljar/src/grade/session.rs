@@ -59,6 +59,7 @@ pub(super) struct Told {
     pub ended: Option<i32>,
     pub memory: Option<u64>,
     pub loaded: Option<bool>,
+    pub names: Option<Vec<String>>,
     pub threads: Option<bool>,
     pub failed: Option<Raised>,
     pub changed: Option<Vec<Value>>,

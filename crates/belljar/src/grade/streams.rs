@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::CaseVerdict;
 use super::case::Case;
+use super::feedback::find_error;
 use super::judge::{self, Facts, Judged};
 use super::lanes::{Group, RETRIES, Shared, is_final};
 use crate::model::error::Error;
@@ -39,8 +40,11 @@ async fn settle(shared: &Arc<Shared>, case: &Case) -> Result<(Judged, Facts), Er
         let _turn = shared.turn().await?;
         let judged = match run(shared, case).await {
             Ok((outcome, stdout)) => {
-                shared.note_execution(outcome.execution_id.clone());
-                let judged = judge::output(case, &outcome, &stdout);
+                shared.note(&outcome);
+                let mut judged = judge::output(case, &outcome, &stdout);
+                if judged.verdict == CaseVerdict::Ended {
+                    judged.raised = find_error(&shared.checked.language, &outcome.stderr);
+                }
                 let facts = Facts {
                     duration: Duration::from_secs_f64(outcome.elapsed_ms.max(0.0) / 1000.0),
                     memory_bytes: outcome.memory_peak_bytes,

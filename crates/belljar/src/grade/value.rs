@@ -79,7 +79,7 @@ impl Value {
     }
 
     /// Reads JSON of anybody: bounded in depth and in the number of values.
-    pub(crate) fn read(json: &[u8]) -> Result<Self, String> {
+    pub fn read(json: &[u8]) -> Result<Self, String> {
         check_bounds(json)?;
         serde_json::from_slice(json).map_err(|error| error.to_string())
     }
