@@ -18,6 +18,7 @@ mod lanes;
 mod session;
 mod streams;
 mod text;
+mod timing;
 mod value;
 
 use std::collections::BTreeMap;
@@ -258,7 +259,7 @@ pub struct Timing {
     pub cpu_ms: f64,
     pub low_ms: f64,
     pub high_ms: f64,
-    /// Machine instructions of one call, where the host counts them.
+    /// Machine instructions of one call, where the host counts them for a sandbox.
     pub instructions: Option<u64>,
     /// The host was too busy, or the candidate too uneven, for the interval to become narrow.
     pub noisy: bool,
@@ -287,8 +288,15 @@ impl Engine {
     ) -> Result<Grade, Error> {
         let started = Instant::now();
         let checked = Checked::new(self, request)?;
-        let (shared, test_results, executions) =
+        let (shared, mut test_results, executions) =
             lanes::carry_out(self, checked, place, tell).await?;
+        if shared.checked.request.timing {
+            let passed: Vec<bool> = test_results.iter().map(|one| one.passed).collect();
+            let timings = timing::measure(&shared, &passed).await?;
+            for (result, timing) in test_results.iter_mut().zip(timings) {
+                result.timing = timing;
+            }
+        }
         let judged = |one: &&CaseResult| one.verdict != CaseVerdict::Infrastructure;
         let weight = |passed: bool| -> f64 {
             let counted = test_results.iter().filter(judged).filter(|one| one.passed || !passed);

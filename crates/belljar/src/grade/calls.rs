@@ -20,6 +20,9 @@ const INSIDE: &str = concat!(include_str!("codec.py"), include_str!("inside.py")
 /// How long the word that a case's process has ended may take, once its answer is here.
 const ENDING: Duration = Duration::from_secs(5);
 
+/// The CPU time of a sandbox unless told; see the limits of a run.
+const DEFAULT_CPU_MS: u64 = 30_000;
+
 /// How a candidate came to be loaded.
 pub(super) enum Loaded<'a> {
     /// With the names of built-in functions that it has its own of.
@@ -204,7 +207,13 @@ pub(super) async fn open(shared: &Arc<Shared>, copies: bool) -> Result<Loaded<'_
     let checked = &shared.checked;
     let mut files = checked.request.files.clone();
     files.insert(checked.file.clone(), Data::from(checked.request.code.clone()));
-    let request = run_request(&checked.request, INSIDE.to_owned(), files, checked.left());
+    let mut request = run_request(&checked.request, INSIDE.to_owned(), files, checked.left());
+    // As much as one case may take; a sandbox whose cases have used it up together is replaced. Left alone
+    // where the default will do, so that a sandbox that was made ahead fits.
+    let longest_ms = u64::try_from(checked.load_limit().as_millis()).unwrap_or(u64::MAX);
+    if request.limits.cpu_ms.is_none() && longest_ms > DEFAULT_CPU_MS {
+        request.limits.cpu_ms = Some(longest_ms);
+    }
     let mut session = Session::start(&shared.engine, request).map_err(Stopped::Ours)?;
     let order = json!({
         "file": format!("/workspace/{}", checked.file),
@@ -227,7 +236,7 @@ pub(super) async fn open(shared: &Arc<Shared>, copies: bool) -> Result<Loaded<'_
 }
 
 /// Asks one case and judges the answer; with it how long that took and the memory of its process.
-async fn call(
+pub(super) async fn call(
     session: &mut Session<'_>,
     shared: &Shared,
     case: &Case,

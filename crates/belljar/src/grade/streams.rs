@@ -99,6 +99,18 @@ async fn run(shared: &Shared, case: &Case) -> Result<(Outcome, Vec<u8>), Error> 
     Ok((outcome, kept))
 }
 
+/// The CPU time of one run that passes; `None` for one that does not.
+pub(super) async fn cpu_ms(shared: &Shared, case: &Case) -> Result<Option<f64>, Error> {
+    match run(shared, case).await {
+        Ok((outcome, stdout)) => {
+            let judged = judge::output(case, &outcome, &stdout);
+            Ok((judged.verdict == CaseVerdict::Passed).then_some(outcome.cpu_ms))
+        }
+        Err(error) if is_final(&error) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
 fn with_setup(setup: Option<&str>, code: &str) -> String {
     setup.map_or_else(|| code.to_owned(), |setup| format!("{setup}\n{code}"))
 }
