@@ -15,6 +15,7 @@ use crate::{ColdArgs, Passed};
 use crate::{shell, suites};
 
 mod contenders;
+pub(crate) mod grade;
 mod http;
 pub(crate) mod idle;
 mod load;

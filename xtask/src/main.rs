@@ -49,7 +49,7 @@ enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
-    /// real-kernel suites conformance, escape, faults, benign, concurrency, cli, leaks; and vm, which boots
+    /// real-kernel suites conformance, escape, faults, benign, concurrency, cli, server, grade, warm, leaks; and vm, which boots
     /// another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
@@ -81,6 +81,8 @@ enum Bench {
     Idle(IdleArgs),
     /// Many thousand runs of every kind against one server, which must be as small after them as before
     Soak(SoakArgs),
+    /// 164 small problems with their cases, sealed, beside a plain python3 for each; and tiny cases in a second
+    Grade(GradeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -147,6 +149,19 @@ pub(crate) struct SoakArgs {
     belljar: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct GradeArgs {
+    /// Measured rounds, after one to warm up
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// Keep the figures as bench-results/grade.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
@@ -157,6 +172,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Peers(args)) => bench::peers::peers(&args),
         Command::Bench(Bench::Idle(args)) => bench::idle::idle(&args),
         Command::Bench(Bench::Soak(args)) => bench::soak::soak(&args),
+        Command::Bench(Bench::Grade(args)) => bench::grade::grade(&args),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };
     report(verdict)

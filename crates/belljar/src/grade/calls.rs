@@ -17,9 +17,6 @@ use crate::model::request::Data;
 
 const INSIDE: &str = concat!(include_str!("codec.py"), include_str!("inside.py"));
 
-/// How long the word that a case's process has ended may take, once its answer is here.
-const ENDING: Duration = Duration::from_secs(5);
-
 /// The CPU time of a sandbox unless told; see the limits of a run.
 const DEFAULT_CPU_MS: u64 = 30_000;
 
@@ -129,7 +126,6 @@ impl<'a> Lane<'a> {
         let Some(session) = &mut self.session else {
             return Err(Error::Lost { what: "its session is gone" });
         };
-        session.cases += 1;
         let started = Instant::now();
         let answer = call(session, shared, case, limit, self.copies).await;
         let mut facts = Facts { duration: started.elapsed(), ..Facts::default() };
@@ -250,22 +246,20 @@ pub(super) async fn call(
         args: &case.input_args,
         kwargs: case.input_kwargs.as_ref().unwrap_or(&none),
     };
+    let deadline = shared.deadline(limit);
     let started = Instant::now();
-    let told = session.ask(&order, shared.deadline(limit)).await?;
+    session.tell(&order)?;
+    // Said before the last process was seen to end: the next one is copied meanwhile.
+    session.hear_last_end(deadline).await?;
+    let told = session.hear(deadline).await?;
     let duration = started.elapsed();
     if let Some(code) = told.ended {
-        return Ok((ended(code), duration, told.memory));
+        return Ok((ended(code), duration, None));
     }
     check_nonce(&told, &nonce)?;
-    let judged = judge::call(case, told);
-    if !copies {
-        return Ok((judged, duration, None));
-    }
-    let after = session.hear(shared.deadline(ENDING)).await?;
-    match after {
-        Told { ended: Some(_), n: None, memory, .. } => Ok((judged, duration, memory)),
-        _ => Err(Stopped::Tampered("a case was answered twice")),
-    }
+    session.expects_end = copies;
+    let memory_bytes = told.memory;
+    Ok((judge::call(case, told), duration, memory_bytes))
 }
 
 #[derive(serde::Serialize)]

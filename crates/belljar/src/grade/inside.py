@@ -3,7 +3,7 @@
 Nothing in here is a secret and nothing in here decides anything: the candidate can do to this process what it
 likes. What is expected, and the comparison, are outside.
 """
-import builtins, gc, signal, types
+import builtins, gc, resource, signal, types
 
 CLOSED = 77
 BUILTINS = {one for one in dir(builtins) if one[:1] != "_"}
@@ -47,12 +47,11 @@ def copy_for_each(channel, module, path):
         if pid == 0:
             answer(channel, module, path)
             os._exit(0)
-        _, status, usage = os.wait4(pid, 0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         sweep()
-        code = os.waitstatus_to_exitcode(status)
         if code == CLOSED:
             os._exit(0)
-        channel.tell({"ended": code, "memory": usage.ru_maxrss << 10})
+        channel.tell({"ended": code})
 
 
 def sweep():
@@ -84,7 +83,8 @@ def answer(channel, module, path):
             sys.stdout.flush()
         except BaseException:
             pass  # closed, or none of ours: as it pleases
-        channel.tell({"n": order["n"], **told})
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        channel.tell({"n": order["n"], "memory": memory, **told})
         if not order.get("more"):
             return
 

@@ -24,8 +24,8 @@ use crate::model::request::{Data, RunRequest};
 
 /// One line. A value is refused inside before it takes as much; what is longer is sent by somebody else.
 const MAX_LINE_BYTES: usize = 32 << 20;
-/// Lines that may wait: an answer, and the word that its process has ended.
-const MAX_WAITING: usize = 2;
+/// Lines that may wait: the word that the last process has ended, an answer, and the end of its process.
+const MAX_WAITING: usize = 3;
 /// What is kept of the output of one case.
 const MAX_PRINTED_BYTES: usize = 4 << 10;
 /// How long a session that has nothing more to do may take to end.
@@ -74,8 +74,8 @@ pub(super) struct Session<'a> {
     to: Option<mpsc::Sender<Vec<u8>>>,
     inbox: Arc<Mutex<Inbox>>,
     run: Option<Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send + 'a>>>,
-    /// Cases that were begun in it.
-    pub cases: usize,
+    /// The process of the last case has answered and was not yet seen to end.
+    pub expects_end: bool,
 }
 
 #[derive(Default)]
@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
             let mut sink = |stream, bytes: &[u8]| lock(&heard).take(stream, bytes);
             run.converse(input, &mut sink).await
         });
-        Ok(Self { to: Some(to), inbox, run: Some(run), cases: 0 })
+        Ok(Self { to: Some(to), inbox, run: Some(run), expects_end: false })
     }
 
     /// Says something and hears one answer.
@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
 
     /// Says something. There is room for it: nothing is said before the last was heard.
     pub(super) fn tell(&mut self, message: &impl Serialize) -> Result<(), Stopped> {
-        if !lock(&self.inbox).lines.is_empty() {
+        if lock(&self.inbox).lines.len() > usize::from(self.expects_end) {
             return Err(Stopped::Tampered(
                 "something was written to the channel before it was asked",
             ));
@@ -182,9 +182,9 @@ impl<'a> Session<'a> {
             }
             match (inbox.lines.pop_front(), ended) {
                 (Some(line), Poll::Pending) => Poll::Ready(Ok(line)),
-                (Some(line), Poll::Ready(_)) => {
+                (Some(line), Poll::Ready(ended)) => {
                     // Its end is told when somebody asks for more.
-                    self.run = None;
+                    self.run = Some(Box::pin(std::future::ready(ended)));
                     Poll::Ready(Ok(line))
                 }
                 (None, Poll::Pending) => Poll::Pending,
@@ -201,6 +201,17 @@ impl<'a> Session<'a> {
         timeout_at(deadline, next).await.unwrap_or(Err(Stopped::Time))
     }
 
+    /// Hears that the process of the last case has ended, if that is still to come.
+    pub(super) async fn hear_last_end(&mut self, deadline: Instant) -> Result<(), Stopped> {
+        if !std::mem::take(&mut self.expects_end) {
+            return Ok(());
+        }
+        match self.hear(deadline).await? {
+            Told { ended: Some(_), n: None, .. } => Ok(()),
+            _ => Err(Stopped::Tampered("a case was answered twice")),
+        }
+    }
+
     /// What was printed since this was last asked.
     pub(super) fn printed(&mut self) -> String {
         let bytes = std::mem::take(&mut lock(&self.inbox).printed);
@@ -210,10 +221,15 @@ impl<'a> Session<'a> {
     /// Lets it end, and says how that went if it is known.
     pub(super) async fn close(mut self) -> Option<Outcome> {
         self.to = None;
-        match self.line(Instant::now() + CLOSING).await {
-            Err(Stopped::Ended(outcome)) => Some(*outcome),
-            Ok(_) | Err(_) => None,
+        let deadline = Instant::now() + CLOSING;
+        for _ in 0..=MAX_WAITING {
+            match self.line(deadline).await {
+                Err(Stopped::Ended(outcome)) => return Some(*outcome),
+                Ok(_) => {} // what it still had to say
+                Err(_) => return None,
+            }
         }
+        None
     }
 }
 
