@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use belljar::{Engine, Error, LimitsRequest, RunRequest};
 use belljar_tests::{
-    LEVELS, Level, Sandbox, Token, Verdict, asked, block_on, cgroup_directories, engine, warm,
+    LEVELS, Level, Sandbox, Token, Verdict, asked, block_on, children, directories_of, engine, warm,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process};
 struct Traces {
     /// What each one leads to.
     descriptors: Vec<PathBuf>,
-    children: BTreeSet<String>,
+    children: BTreeSet<u32>,
     mounts: usize,
     directories: BTreeSet<PathBuf>,
 }
@@ -32,22 +32,12 @@ impl Traces {
     /// Of runs that these processes asked for, and our own.
     fn take(askers: &[u32]) -> Self {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
-        let of_ours = |path: &PathBuf| {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            let asked = |pid: &u32| {
-                name.as_ref().is_some_and(|name| name.starts_with(&format!("belljar-{pid}-")))
-            };
-            asked(&std::process::id()) || askers.iter().any(asked)
-        };
-        let parent = format!("/tmp/belljar-{}", rustix::process::geteuid().as_raw());
-        let scratch = fs::read_dir(parent).into_iter().flatten().flatten();
-        // Collected before the descriptors are counted: the listing has one of its own.
-        let scratch: Vec<PathBuf> = scratch.map(|entry| entry.path()).collect();
+        let all = askers.iter().copied().chain([std::process::id()]);
         Self {
             descriptors: descriptors(),
-            children: children(),
+            children: children(std::process::id()).into_iter().collect(),
             mounts: mountinfo.lines().count(),
-            directories: cgroup_directories().into_iter().chain(scratch).filter(of_ours).collect(),
+            directories: all.flat_map(directories_of).collect(),
         }
     }
 
@@ -71,15 +61,6 @@ fn descriptors() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = links.filter(|link| !link.starts_with("/proc")).collect();
     all.sort();
     all
-}
-
-/// Children of any thread of this process, zombies too.
-fn children() -> BTreeSet<String> {
-    let threads = fs::read_dir("/proc/self/task").expect("our own").flatten();
-    threads
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|text| text.split_ascii_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>())
-        .collect()
 }
 
 fn limited(level: Level, code: &str, limits: LimitsRequest) -> RunRequest {
@@ -195,10 +176,8 @@ fn a_refused_request_leaves_nothing() {
 fn chain(belljar: u32) -> Vec<u32> {
     let mut all = vec![belljar];
     while let Some(last) = all.last() {
-        let text = fs::read_to_string(format!("/proc/{last}/task/{last}/children"));
-        let next = text.ok().and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
-        match next {
-            Some(child) => all.push(child),
+        match children(*last).first() {
+            Some(child) => all.push(*child),
             None => break,
         }
     }

@@ -1,6 +1,6 @@
 //! Node: workers, children, servers, files.
 
-use belljar_tests::{Level, each_level};
+use belljar_tests::{Level, Sandbox, each_level};
 
 fn node(level: Level, code: &str, output: &str) {
     super::expect(level, "node", code, output);
@@ -14,9 +14,22 @@ fs.mkdirSync('a/b', { recursive: true }); fs.writeFileSync('a/b/f', 'text'); fs.
 console.log(fs.readFileSync('a/b/f', 'utf8'), fs.readdirSync('a'), fs.statSync('a/b/f').size);
 fs.copyFileSync('a/b/f', '/tmp/copy'); fs.renameSync('/tmp/copy', path.join(os.tmpdir(), 'moved')); fs.rmSync('a', { recursive: true });
 console.log(fs.existsSync('a'), fs.existsSync('/tmp/moved'), os.homedir(), os.userInfo().username);
-const dir = fs.mkdtempSync('/tmp/x-'); const watcher = fs.watch(dir, () => { watcher.close(); console.log('watched'); });
-fs.promises.writeFile(dir + '/f', '1').then(() => fs.promises.readFile(dir + '/f', 'utf8')).then(t => { if (t !== '1') throw t; });",
-        "text! [ 'b' ] 5\nfalse true /home/sandbox sandbox\nwatched\n",
+const file = fs.mkdtempSync('/tmp/x-') + '/f'; fs.watchFile(file, { interval: 20 }, () => { fs.unwatchFile(file); console.log('seen'); });
+fs.promises.writeFile(file, '1').then(() => fs.promises.readFile(file, 'utf8')).then(t => { if (t !== '1') throw t; });",
+        "text! [ 'b' ] 5\nfalse true /home/sandbox sandbox\nseen\n",
+    );
+});
+
+each_level!(file_watches_where_they_are_allowed, [standard, strict], |level| {
+    let calls = ["inotify_init1", "inotify_add_watch", "inotify_rm_watch"];
+    let allowed = calls.into_iter().flat_map(|call| ["--allow-syscall", call]);
+    let code = "const fs = require('fs'), dir = fs.mkdtempSync('/tmp/x-');
+const watcher = fs.watch(dir, () => { watcher.close(); console.log('watched'); }); fs.writeFileSync(dir + '/f', '1');";
+    let outcome = Sandbox::at(level).with(allowed).run_node(code);
+    assert_eq!(
+        (outcome.stdout.as_str(), outcome.stderr.as_str()),
+        ("watched\n", ""),
+        "{outcome:?}"
     );
 });
 

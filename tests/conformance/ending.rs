@@ -1,10 +1,10 @@
 //! The end of a run is the end of everything it started, whoever causes it.
 
-use std::fs;
+use std::path::PathBuf;
 
 use belljar_tests::{
-    Level, Running, Sandbox, Token, Verdict, cgroup_directories, each_level, processes_with,
-    scratch_directories,
+    Level, Running, Sandbox, Token, Verdict, children, directories_of, each_level, name_of,
+    processes_with,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -152,22 +152,8 @@ forever()";
 
 /// The next start removes what killed ones left.
 fn assert_swept(level: Level, owner: u32) {
-    let mine = |path: &std::path::PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        name.is_some_and(|name| name.starts_with(&format!("belljar-{owner}-")))
-    };
     assert!(Sandbox::at(level).alone().run_python("pass").ok());
-    let cgroups: Vec<_> = cgroup_directories().into_iter().filter(mine).collect();
-    assert!(cgroups.is_empty(), "{cgroups:?}");
-    let scratch: Vec<_> = scratch_directories()
-        .iter()
-        .filter_map(|top| fs::read_dir(top).ok())
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(mine)
-        .collect();
-    assert!(scratch.is_empty(), "{scratch:?}");
+    assert_eq!(directories_of(owner), Vec::<PathBuf>::new());
 }
 
 each_level!(interrupt_ends_everything, |level| {
@@ -195,13 +181,8 @@ each_level!(killing_belljar_ends_everything, |level| {
 });
 
 fn keeper_of(belljar: u32) -> Pid {
-    let children = fs::read_to_string(format!("/proc/{belljar}/task/{belljar}/children"));
-    let children = children.expect("the kernel lists children");
-    let keeper = children.split_whitespace().find(|pid| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        name.trim() == "belljar-keeper"
-    });
-    let keeper = keeper.and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+    let keeper = children(belljar).into_iter().find(|pid| name_of(*pid) == "belljar-keeper");
+    let keeper = keeper.and_then(|pid| Pid::from_raw(pid.cast_signed()));
     keeper.expect("belljar has a keeper")
 }
 

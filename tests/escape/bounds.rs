@@ -179,3 +179,37 @@ each_level!(root_cannot_be_written, [standard, strict], |level| {
     assert_eq!(outcome.stdout, "EROFS\n".repeat(6) + name, "{outcome:?}");
     assert_layer(&outcome, Layer::Root);
 });
+
+/// Leaves signals with itself, undelivered, until it may not or has more than enough; then terminals.
+const HOARD: &str = r#"
+import ctypes, errno, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+info = (ctypes.c_int * 32)(40, 0, -1) # number, no error, SI_QUEUE
+def queue():
+    if libc.syscall(129, os.getpid(), 40, info) < 0: raise OSError(ctypes.get_errno(), '')
+held = []
+def terminal(): held.append(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY))
+for act, most in ((queue, 2000), (terminal, 200)):
+    done = 0
+    try:
+        while done < most: act(); done += 1
+        print(done, 'and more')
+    except OSError as error: print(done, errno.errorcode[error.errno])
+"#;
+
+// Both are counted for the user who started us, or for the whole host: who takes all, takes them from others.
+each_level!(signals_and_terminals_are_no_hoard, [basic, standard, strict], |level| {
+    let control = Program::new("/usr/bin/python3").args(["-c", HOARD]).run();
+    assert_eq!(control.out(), "2000 and more\n200 and more\n", "{control:?}");
+    let outcome = Sandbox::at(level).run_python(HOARD);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let [signals, terminals] = lines[..] else { panic!("{outcome:?}") };
+    // The user's own count is part of it: another of the same id may have some pending.
+    let (queued, errno) = signals.split_once(' ').expect("two words");
+    assert!(queued.parse::<u32>().is_ok_and(|one| one <= 1024), "{outcome:?}");
+    assert_eq!(errno, "EAGAIN", "{outcome:?}");
+    // At basic there are none at all.
+    let expected = if level == Level::Basic { "0 EACCES" } else { "64 ENOSPC" };
+    assert_eq!(terminals, expected, "{outcome:?}");
+});

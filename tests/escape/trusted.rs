@@ -2,10 +2,13 @@
 //! open or set does not arrive.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use belljar_tests::{Level, Program, Sandbox, TempDir, Verdict, each_level, warm};
+use belljar_tests::{
+    Level, Program, Sandbox, TempDir, Verdict, children, each_level, is_root, warm,
+};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 /// Every way to look into a process: process 1, or a child of its own with `child`.
@@ -130,6 +133,85 @@ each_level!(callers_environment_does_not_arrive, |level| {
     assert!(outcome.stdout.ends_with("looked\n"), "{outcome:?}");
     // At none the caller's own processes can be read: that level hides nothing of the host.
     assert_eq!(outcome.stdout.contains("True"), level == Level::None, "{outcome:?}");
+});
+
+/// Reads all that can be read below a directory and says where words are. They come spelt backwards, so that
+/// this program's own arguments do not hold them. Links are passed over: the streams are such.
+const SEARCH: &str = r#"
+import os, sys, time
+words, found, read = [word[::-1].encode() for word in sys.argv[2:]], set(), 0
+for top, _, names in os.walk(sys.argv[1]):
+    for path in (os.path.join(top, name) for name in names):
+        if os.path.islink(path) or path.endswith('/mem'): continue # its own memory has the words
+        try: file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError: continue
+        try: bytes = os.read(file, 1 << 18)
+        except OSError: continue
+        finally: os.close(file)
+        read += 1
+        if any(word in bytes for word in words): found.add(os.path.basename(path))
+print(*sorted(found), 'of some' if read else 'of none', flush=True)
+time.sleep(100)
+"#;
+
+each_level!(callers_words_cannot_be_read, [basic, standard, strict], |level| {
+    // Two words of the caller's that are none of the program's business.
+    let words = ["argument", "variable"].map(|kind| format!("s3cret-{kind}-{level}"));
+    let backwards = words.each_ref().map(|word| word.chars().rev().collect::<String>());
+    let mut run = Sandbox::at(level)
+        .alone()
+        .with(["--timeout", "90s", "--label", &format!("note={}", words[0])])
+        .host_env("BELLJAR_NOTE", &words[1])
+        .args(["/proc", &backwards[0], &backwards[1]])
+        .start("python", SEARCH);
+    let found = run.read_line();
+    // The control: outside, the same search finds both in belljar's own process.
+    let belljar = run.id();
+    let control = ["-c", SEARCH, &format!("/proc/{belljar}"), &backwards[0], &backwards[1]];
+    let mut control = Program::new("/usr/bin/python3").args(control).start();
+    assert_eq!(control.read_line(), "cmdline environ of some\n");
+    // Inside nowhere; at basic nothing of /proc can be read at all.
+    let read = if level == Level::Basic { "none" } else { "some" };
+    assert_eq!(found, format!("of {read}\n"));
+    // Nor do our own processes beside the program carry them, to which a hole could lead.
+    let holds = |bytes: &[u8], word: &str| {
+        bytes.windows(word.len()).any(|window| window == word.as_bytes())
+    };
+    let keeper = children(belljar)[0];
+    for pid in [keeper, children(keeper)[0]] {
+        let file = |name: &str| std::fs::read(format!("/proc/{pid}/{name}"));
+        let cmdline = file("cmdline").expect("anybody may read it");
+        let environ = match file("environ") {
+            Ok(bytes) if is_root() => bytes,
+            Err(error) if !is_root() && error.kind() == ErrorKind::PermissionDenied => Vec::new(),
+            other => panic!("{pid}: {other:?}"),
+        };
+        for word in &words {
+            assert!(!holds(&cmdline, word) && !holds(&environ, word), "{word} in {pid}");
+        }
+    }
+});
+
+each_level!(init_is_in_the_programs_network, [standard, strict], |level| {
+    let mut run = Sandbox::at(level).alone().with(["--timeout", "90s"]).start(
+        "python",
+        "import os, time\nprint(os.readlink('/proc/self/ns/net'), flush=True)\ntime.sleep(100)",
+    );
+    let inside = run.read_line();
+    let network = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net"));
+    let own = network(std::process::id()).expect("our own");
+    let init = children(children(run.id())[0])[0];
+    let program = children(init)[0];
+    // The control: belljar itself is in the host's, and the program is where it says.
+    assert_eq!(network(run.id()).expect("our own child"), own);
+    assert_eq!(network(program).expect("its owner may"), Path::new(inside.trim_end()));
+    assert_ne!(Path::new(inside.trim_end()), own);
+    match network(init) {
+        Ok(found) => assert!(is_root() && found == Path::new(inside.trim_end()), "{found:?}"),
+        Err(error) => {
+            assert!(!is_root() && error.kind() == ErrorKind::PermissionDenied, "{error}");
+        }
+    }
 });
 
 /// Descriptors that a careless caller leaves open over exec.

@@ -2,18 +2,18 @@
 
 use std::fs;
 
-use belljar_tests::{Ended, LEVELS, Program, TempDir, Token, processes_with};
+use belljar_tests::{Ended, LEVELS, Program, TempDir, Token, children, processes_with, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::running::{self, LINES, Server, bash, wait_until};
+use crate::running::{LINES, Server, bash};
 
 fn run(options: &[&str]) -> Program {
     Program::belljar().arg("run").args(options)
 }
 
 fn through(server: &Server, options: &[&str]) -> Ended {
-    run(options).env("BELLJAR_SOCKET", &server.socket).run()
+    run(options).env("BELLJAR_SOCKET", server.socket()).run()
 }
 
 fn alone(options: &[&str]) -> Ended {
@@ -105,15 +105,15 @@ fn flood_is_ended_with_the_same_words_and_code() {
 fn run_goes_to_the_server_unless_told_otherwise() {
     let server = Server::start();
     let code = ["-c", "import time; print('up', flush=True); time.sleep(60)"];
-    let mut there = run(&code).env("BELLJAR_SOCKET", &server.socket).start();
+    let mut there = run(&code).env("BELLJAR_SOCKET", server.socket()).start();
     assert_eq!(there.read_line(), "up\n");
-    assert_eq!((server.children().len(), running::children(there.id()).len()), (1, 0));
+    assert_eq!((server.children().len(), children(there.id()).len()), (1, 0));
     there.signal(Signal::INT);
     assert_eq!(there.wait().code, Some(130));
     wait_until("the server ended it", || server.children().is_empty());
-    let mut here = run(&code).arg("--no-server").env("BELLJAR_SOCKET", &server.socket).start();
+    let mut here = run(&code).arg("--no-server").env("BELLJAR_SOCKET", server.socket()).start();
     assert_eq!(here.read_line(), "up\n");
-    assert_eq!((server.children().len(), running::children(here.id()).len()), (0, 1));
+    assert_eq!((server.children().len(), children(here.id()).len()), (0, 1));
 }
 
 #[test]
@@ -175,12 +175,12 @@ fn what_the_server_cannot_do_is_done_here() {
         "name = \"shell\"\ncommands = [\"/bin/sh\"]\nargs = [\"{file}\"]\nfile = \"main.shell\"\n",
     );
     let ended = run(&["--language", "shell", "-c", "echo own"])
-        .env("BELLJAR_SOCKET", &server.socket)
+        .env("BELLJAR_SOCKET", server.socket())
         .env("XDG_CONFIG_HOME", directory.join("config"))
         .run();
     assert_eq!((ended.code, ended.out()), (Some(0), "own\n".to_owned()), "{ended:?}");
     // But who names a server means it.
-    let socket = server.socket.display().to_string();
+    let socket = server.socket().display().to_string();
     let ended = here_with_server(&socket, &["--out", &shown, "-c", "1"]);
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err().contains("--out"), "{ended:?}");
@@ -211,7 +211,7 @@ fn interrupt_ends_the_run_on_the_server() {
             token.as_str()
         );
         let options = ["--level", level.name(), "--timeout", "90s", "-c", &code];
-        let mut running = run(&options).env("BELLJAR_SOCKET", &server.socket).start();
+        let mut running = run(&options).env("BELLJAR_SOCKET", server.socket()).start();
         assert_eq!(running.read_line(), "up\n");
         // The client carries the word too, in the code that it was given.
         wait_until("it runs", || processes_with(token.as_str()).len() >= 2);
@@ -240,7 +240,7 @@ fn busy_server_is_told_with_the_way_around() {
 fn server_that_dies_is_our_fault_and_not_the_programs() {
     let server = Server::start();
     let code = ["-c", "import time; print('up', flush=True); time.sleep(60)"];
-    let mut running = run(&code).env("BELLJAR_SOCKET", &server.socket).start();
+    let mut running = run(&code).env("BELLJAR_SOCKET", server.socket()).start();
     assert_eq!(running.read_line(), "up\n");
     server.signal(Signal::KILL);
     let ended = running.wait();

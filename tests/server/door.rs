@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use belljar_tests::{Level, Program, TempDir, is_root};
+use belljar_tests::{Level, Program, TempDir, is_root, wait_until};
 use serde_json::json;
 
-use crate::running::{self, Server, bash, python, wait_until};
+use crate::running::{self, Server, bash, python};
 
 /// Starts a program under another uid than ours: as root any, else one of our subordinate range.
 fn as_another(program: &str) -> Program {
@@ -72,7 +72,7 @@ fn token_and_socket_are_ours_alone() {
     let server = Server::start();
     assert_eq!(mode(&server.path().join("state")), 0o700);
     assert_eq!(mode(&server.path().join("state/token")), 0o600);
-    assert_eq!(mode(&server.socket), 0o600);
+    assert_eq!(mode(&server.socket()), 0o600);
     let token = server.token();
     assert_eq!(token.len(), 64);
     server.signal(rustix::process::Signal::TERM);
@@ -134,11 +134,11 @@ fn other_user_is_refused_even_if_the_file_lets_them() {
         "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ntry: s.connect({:?})\n\
          except PermissionError: sys.exit('no way in')\n\
          s.sendall(b'GET /healthz HTTP/1.0\\r\\n\\r\\n')\nprint(s.makefile().read())",
-        server.socket.display().to_string()
+        server.socket().display().to_string()
     );
     let ask = || as_another("/usr/bin/python3").args(["-c", &asks]).run();
     assert!(ask().err().contains("no way in"), "the file's mode is the first door");
-    fs::set_permissions(&server.socket, fs::Permissions::from_mode(0o666)).expect("it is ours");
+    fs::set_permissions(server.socket(), fs::Permissions::from_mode(0o666)).expect("it is ours");
     let answer = ask().out();
     assert!(answer.starts_with("HTTP/1.0 403"), "{answer}");
     assert!(answer.contains("serves uid"), "{answer}");
@@ -180,7 +180,7 @@ fn sandbox_cannot_reach_the_server_that_runs_it() {
              ('127.0.0.1', {})):\n try: found.append(socket.socket(kind).connect_ex(place))\n \
              except OSError as error: found.append(error.errno)\n\
              if 0 in found: print(found)",
-            server.socket.display().to_string(),
+            server.socket().display().to_string(),
             server.port
         );
         let mut request = python(&code);

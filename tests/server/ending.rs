@@ -1,16 +1,13 @@
 //! How runs and servers end: nothing outlives the one who asked for it.
 
 use std::fs;
-use std::path::PathBuf;
 
-use belljar_tests::{
-    LEVELS, Level, TempDir, Token, cgroup_directories, processes_with, scratch_directories,
-};
-use rustix::process::{Signal, geteuid};
+use belljar_tests::{LEVELS, Level, TempDir, Token, directories_of, processes_with, wait_until};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::http::Connection;
-use crate::running::{self, LINES, Server, bash, wait_until};
+use crate::running::{self, LINES, Server, bash};
 
 /// A program that becomes a process with this word in its arguments, and a daemon with it too.
 fn marked(token: &Token, level: Level) -> Value {
@@ -78,7 +75,7 @@ fn first_signal_lets_runs_end_and_the_exit_code_is_0() {
         let connection = started(&server, &bash("echo up; sleep 1; echo done"));
         let idle = server.unix();
         server.signal(signal);
-        wait_until("nobody can connect any more", || !server.socket.exists());
+        wait_until("nobody can connect any more", || !server.socket().exists());
         let last = last_event(connection);
         assert_eq!((&last["type"], &last["stdout"]), (&json!("outcome"), &json!("up\ndone\n")));
         assert_eq!(idle.rest(), b"", "who had asked for nothing is not waited for");
@@ -93,7 +90,7 @@ fn second_signal_does_not_wait() {
     let token = Token::new();
     let connection = started(&server, &marked(&token, Level::Standard));
     server.signal(Signal::TERM);
-    wait_until("it drains", || !server.socket.exists());
+    wait_until("it drains", || !server.socket().exists());
     server.signal(Signal::TERM);
     let last = last_event(connection);
     assert_eq!((&last["type"], &last["kind"]), (&json!("error"), &json!("cancelled")), "{last}");
@@ -119,18 +116,6 @@ fn draining_takes_no_longer_than_asked() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     token.assert_gone();
     other.assert_gone();
-}
-
-/// What runs of this process have on the host: their directories carry its id.
-pub(crate) fn directories_of(pid: u32) -> Vec<PathBuf> {
-    let parent = format!("/tmp/belljar-{}", geteuid().as_raw());
-    let scratch = fs::read_dir(parent).into_iter().flatten().flatten().map(|one| one.path());
-    let all = cgroup_directories().into_iter().chain(scratch_directories()).chain(scratch);
-    all.filter(|path| {
-        path.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(&format!("belljar-{pid}-")))
-    })
-    .collect()
 }
 
 #[test]
@@ -160,7 +145,7 @@ fn killed_server_leaves_nothing() {
 fn living_server_is_not_pushed_aside() {
     let server = Server::start();
     let directory = TempDir::new();
-    let socket = server.socket.display().to_string();
+    let socket = server.socket().display().to_string();
     let other = running::program(&directory, &["--socket", &socket]).run();
     assert_eq!(other.code, Some(2), "{other:?}");
     assert!(other.out().contains("has a server already"), "{other:?}");

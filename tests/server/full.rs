@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use belljar_tests::DEADLINE;
+use belljar_tests::{DEADLINE, wait_until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
@@ -30,9 +30,7 @@ fn beyond_the_queue_the_answer_is_busy_with_a_time_to_come_back() {
     }
     assert_eq!(server.unix().get("/healthz", &[]).status, 200, "health is never busy");
     drop(occupied);
-    crate::running::wait_until("there is room again", || {
-        server.run(&bash("echo in")).status == 200
-    });
+    wait_until("there is room again", || server.run(&bash("echo in")).status == 200);
 }
 
 #[test]
@@ -58,14 +56,14 @@ fn who_waits_and_goes_away_leaves_its_place() {
     let occupied = occupy(&server);
     let mut waiting = server.unix();
     waiting.send("/v1/runs", &[], &bash("echo never"));
-    crate::running::wait_until("the queue is full", || {
+    wait_until("the queue is full", || {
         // A place that this very request took is given back with its connection.
         let mut asks = server.unix();
         asks.send("/v1/runs", &[], &json!({}));
         asks.answer().status == 429
     });
     drop(waiting);
-    crate::running::wait_until("its place is free", || server.run(&json!({})).status == 400);
+    wait_until("its place is free", || server.run(&json!({})).status == 400);
     drop(occupied);
 }
 
@@ -97,7 +95,7 @@ fn connections_are_bounded_too() {
     let other = server.tcp().get("/healthz", &[("Host", "localhost")]);
     assert_eq!(other.status, 200, "the other listener has room of its own");
     drop(all);
-    crate::running::wait_until("there is room again", || {
+    wait_until("there is room again", || {
         let mut connection = server.unix();
         connection.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").ok();
         connection.answer().status == 200

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use belljar_tests::{directories_of, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::ending::directories_of;
 use crate::http::Connection;
-use crate::running::{Server, children, python, wait_until};
+use crate::running::{Server, python};
 
 const POOL: usize = 4;
 const CLIENTS: usize = 4;
@@ -34,7 +34,7 @@ impl Size {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", server.id())).expect("it runs");
         Self {
             descriptors: descriptors.count(),
-            children: children(server.id()).len(),
+            children: server.children().len(),
             directories: directories_of(server.id()).len(),
         }
     }
@@ -69,7 +69,7 @@ fn settle(server: &Server) {
 
 /// So many runs by all clients together: mostly warm, some cold, failing, too slow, cancelled, mistaken.
 fn serve(server: &Server, runs: usize) {
-    let socket = server.socket.as_path();
+    let socket = &server.socket();
     thread::scope(|scope| {
         for client in 0..CLIENTS {
             scope.spawn(move || (client..runs).step_by(CLIENTS).for_each(|one| run(socket, one)));

@@ -19,7 +19,10 @@ use std::path::PathBuf;
 
 pub use belljar::{FaultDomain, Layer, Level, Outcome, Start, Verdict};
 pub use directory::TempDir;
-pub use processes::{Token, cgroup_directories, processes_with, scratch_directories};
+pub use processes::{
+    Token, cgroup_directories, children, directories_of, name_of, processes_with,
+    scratch_directories, wait_for, wait_until,
+};
 pub use program::{DEADLINE, Ended, Program, Running};
 pub use sandbox::{Sandbox, asked, block_on, engine, engine_with, outcome};
 pub use serving::Server;

@@ -1,4 +1,5 @@
-//! What must be gone after a run: processes found by a word of their own, cgroups, scratch directories.
+//! Processes and what they have on the host: found by a word of their own or by their parent, and what
+//! must be gone after a run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use crate::program::{DEADLINE, ends_within};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A word that no other process on this host carries in its arguments or its name. Short enough to be one:
 /// a program that was there before its arguments can carry it in no other way.
@@ -107,6 +110,51 @@ pub fn cgroup_directories() -> BTreeSet<PathBuf> {
         }
     }
     found
+}
+
+/// What the runs that a process asked for have on the host: their directories carry its id.
+pub fn directories_of(pid: u32) -> Vec<PathBuf> {
+    let tops = scratch_directories();
+    let inside = tops.iter().filter_map(|top| fs::read_dir(top).ok()).flatten().flatten();
+    let inside: Vec<PathBuf> = inside.map(|entry| entry.path()).collect();
+    let start = format!("belljar-{pid}-");
+    let is_its = |path: &PathBuf| {
+        let mut names = path.ancestors().filter_map(Path::file_name);
+        names.any(|name| name.to_string_lossy().starts_with(&start))
+    };
+    cgroup_directories().into_iter().chain(tops).chain(inside).filter(is_its).collect()
+}
+
+/// The children of any thread of a process, zombies too.
+pub fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = threads.filter_map(|one| fs::read_to_string(one.path().join("children")).ok());
+    let numbers = |text: String| {
+        text.split_ascii_whitespace().filter_map(|one| one.parse().ok()).collect::<Vec<u32>>()
+    };
+    texts.flat_map(numbers).collect()
+}
+
+/// The name of a process; empty for one that is gone.
+pub fn name_of(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+/// Looks again until it is so, for as long as a test may take. For what has no event to wait for.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
+}
+
+/// Looks again until there is one.
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..DEADLINE.as_millis() / LOOK_AGAIN.as_millis() {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::park_timeout(LOOK_AGAIN);
+    }
+    panic!("never: {what}");
 }
 
 fn named_like_ours(path: &Path) -> bool {

@@ -1,21 +1,24 @@
 //! `belljar serve` with a directory of its own, stopped with the test.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar::{Level, PoolStats, ShelfStats, StartRequest};
 use rustix::process::Signal;
 
 use crate::directory::TempDir;
+use crate::processes::children;
 use crate::program::{DEADLINE, Ended, Program, Running};
 use crate::sandbox::Sandbox;
 
-/// A server that listens on its Unix socket only.
+/// A server that listens on its Unix socket only, unless told otherwise.
 #[derive(Debug)]
 pub struct Server {
     /// Until it was waited for.
     running: Option<Running>,
     directory: Option<TempDir>,
+    /// What it said until it was ready.
+    lines: Vec<String>,
 }
 
 impl Drop for Server {
@@ -40,42 +43,77 @@ impl Server {
     }
 
     pub fn started(directory: TempDir, options: &[&str], variables: &[(&str, &str)]) -> Self {
-        // With its words on standard output, where a test can wait for them.
-        let mut program = Program::new("/bin/sh")
-            .args(["-c", "exec \"$@\" 2>&1", "sh"])
-            .arg(crate::belljar_bin())
-            .args(["serve", "--listen", "none"])
-            .arg("--socket")
-            .arg(directory.join("belljar.sock"))
-            .arg("--state")
-            .arg(directory.join("state"))
-            .args(options);
-        if !options.contains(&"--memory-reserve") {
-            program = program.args(["--memory-reserve", "0"]); // others use this machine too
-        }
+        let mut program = Self::program(&directory, options);
         for (name, value) in variables {
             program = program.env(name, value);
         }
         let mut running = program.start();
+        let mut lines = Vec::new();
+        // It says where it listens, and then what to try.
         loop {
             let line = running.read_line();
             assert!(line.starts_with("belljar: "), "{line:?}: {:?}", running.wait());
-            if line.contains("try: ") {
-                return Self { running: Some(running), directory: Some(directory) };
+            let is_last = line.contains("try: ");
+            lines.push(line);
+            if is_last {
+                return Self { running: Some(running), directory: Some(directory), lines };
             }
         }
     }
 
+    /// `belljar serve` in this directory, with its words on standard output, where a test can wait for them.
+    /// An option that is given stands in for the usual one.
+    pub fn program(directory: &TempDir, options: &[&str]) -> Program {
+        let inside = |name: &str| directory.join(name).display().to_string();
+        let usual = [
+            ("--listen", "none".to_owned()),
+            ("--socket", inside("belljar.sock")),
+            ("--state", inside("state")),
+            ("--memory-reserve", "0".to_owned()), // others use this machine too
+        ];
+        let mut program = Program::new("/bin/sh")
+            .args(["-c", "exec \"$@\" 2>&1", "sh"])
+            .arg(crate::belljar_bin())
+            .arg("serve")
+            .args(options);
+        for (name, value) in usual.into_iter().filter(|(name, _)| !options.contains(name)) {
+            program = program.arg(name).arg(value);
+        }
+        program
+    }
+
+    /// What it said until it was ready.
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs")
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.as_ref().expect("it runs").path()
+    }
+
     pub fn socket(&self) -> PathBuf {
-        self.directory.as_ref().expect("it runs").join("belljar.sock")
+        self.path().join("belljar.sock")
     }
 
     pub fn id(&self) -> u32 {
-        self.running.as_ref().expect("it runs").id()
+        self.running().id()
     }
 
     pub fn signal(&self, signal: Signal) {
-        self.running.as_ref().expect("it runs").signal(signal);
+        self.running().signal(signal);
+    }
+
+    pub fn peak_memory(&self) -> u64 {
+        self.running().peak_memory().expect("it runs")
+    }
+
+    /// The keepers and whatever else it has started and not reaped.
+    pub fn children(&self) -> Vec<u32> {
+        children(self.id())
     }
 
     /// Waits for its end; its directory can be used again.

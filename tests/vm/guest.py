@@ -7,9 +7,11 @@ import glob
 import json
 import os
 import subprocess
+import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 BELLJAR = "/opt/belljar/belljar"
 V2 = "/sys/fs/cgroup"
@@ -41,7 +43,7 @@ class Answer:
         self.raw = done.stdout.decode(errors="replace")
 
     def __getattr__(self, name):
-        if self.outcome is None:
+        if name not in (self.outcome or {}):
             raise AssertionError(f"no outcome: exit {self.code}, {self.raw!r} {self.err!r}")
         return self.outcome[name]
 
@@ -310,6 +312,63 @@ def a_kernel_without_landlock_scopes_is_told_at_basic():
 def runs_beside_each_other_each_have_a_scope():
     for answer in together(*[lambda: run(AS_ANN, env=ANN)] * 6):
         expect_kept(answer)
+
+
+@test
+def warm_runs_of_root_are_as_whole_as_cold_ones():
+    warm_runs_are_whole([], ROOT, uid=0)
+
+
+@test
+def warm_runs_of_an_ordinary_user_are_as_whole_as_cold_ones():
+    warm_runs_are_whole(AS_ANN, ANN, uid=1000)
+
+
+def warm_runs_are_whole(before, env, uid):
+    with serving(before, env, uid) as socket:
+        for level in ("standard", "strict"):
+            ask = lambda start, *more, **kind: run(
+                before, "--server", socket, "--level", level, "--start", start, *more, env=env, **kind
+            )
+            whichever, cold, warm, wall = together(
+                lambda: ask("any"),
+                lambda: ask("cold"),
+                lambda: ask("warm"),
+                lambda: ask("warm", "--timeout", "3s", code=SLEEP),
+            )
+            expect_kept(whichever)
+            assert cold.start == "cold" and warm.start == "warm", (cold.outcome, warm.outcome)
+            expect_kept(warm)
+            assert warm.fault_domain == "program", warm.outcome
+            assert all(layer["verified"] for layer in warm.receipt["layers"]), warm.receipt
+            assert set(warm.layers()) == set(cold.layers()), (warm.receipt, cold.receipt)
+            assert warm.receipt["missing"] == cold.receipt["missing"] == [], warm.receipt
+            expect_kept(wall, "wall_time_limit")
+        expect_kept(ask("warm", "--memory", "64m", code=MEMORY_BOMB), "memory_limit")
+    wait_until(lambda: not leftovers(), leftovers)
+
+
+@contextmanager
+def serving(before, env, uid):
+    """`belljar serve` in a directory of its own; it ends well, or the test has failed."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chown(directory, uid, uid)
+        socket = f"{directory}/belljar.sock"
+        command = [*before, BELLJAR, "serve", "--listen", "none", "--socket", socket, "--state", f"{directory}/state"]
+        command += ["--pool", "4", "--pool-floor", "1", "--warm", "python", "--memory-reserve", "0"]
+        server = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd="/")
+        try:
+            said = [server.stderr.readline()]
+            while "try: " not in said[-1]:
+                assert said[-1], said
+                said.append(server.stderr.readline())
+            yield socket
+            server.terminate()
+            _, err = server.communicate(timeout=PATIENCE_S)
+            assert server.returncode == 0, (server.returncode, err)
+        finally:
+            server.kill()
+            server.wait()
 
 
 @test

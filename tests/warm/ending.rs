@@ -2,13 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use belljar_tests::{
-    DEADLINE, Level, Server, Token, Verdict, cgroup_directories, each_level, processes_with,
-    scratch_directories,
+    Level, Server, Token, Verdict, children, directories_of, each_level, processes_with, wait_until,
 };
-use rustix::process::{Signal, geteuid};
+use rustix::process::Signal;
 
 each_level!(limits_hold_in_a_sandbox_that_waited, [standard, strict], |level| {
     let server = Server::with(&["--warm", "python"]);
@@ -50,28 +48,12 @@ each_level!(client_that_goes_away_ends_its_warm_run, [standard, strict], |level|
     }
 });
 
-/// What a server has on the host: directories that carry its id, and processes below it.
-fn directories_of(pid: u32) -> Vec<PathBuf> {
-    let parent = format!("/tmp/belljar-{}", geteuid().as_raw());
-    let scratch = fs::read_dir(parent).into_iter().flatten().flatten().map(|one| one.path());
-    let all = cgroup_directories().into_iter().chain(scratch_directories()).chain(scratch);
-    let is_its = |path: &PathBuf| {
-        let mut names = path.ancestors().filter_map(|one| one.file_name());
-        names.any(|name| name.to_string_lossy().starts_with(&format!("belljar-{pid}-")))
-    };
-    all.filter(is_its).collect()
-}
-
 /// Below it, and below that: keepers, inits, interpreters, zygotes.
 fn processes_below(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut left = vec![pid];
     while let Some(pid) = left.pop() {
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for thread in threads {
-            let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            left.extend(text.split_ascii_whitespace().filter_map(|one| one.parse::<u32>().ok()));
-        }
+        left.extend(children(pid));
         found.push(pid);
     }
     found.split_off(1)
@@ -84,17 +66,6 @@ fn started(pid: u32) -> Option<(u32, String)> {
     let is_zombie = rest.starts_with('Z');
     let moment = rest.split(' ').nth(19)?.to_owned();
     (!is_zombie).then_some((pid, moment))
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let step = Duration::from_millis(10);
-    for _ in 0..DEADLINE.as_millis() / step.as_millis() {
-        if is_so() {
-            return;
-        }
-        std::thread::park_timeout(step);
-    }
-    panic!("never: {what}");
 }
 
 /// A server with something of everything that can wait.
@@ -160,7 +131,7 @@ fn killed_server_leaves_nothing_that_waited() {
     });
     assert_eq!(run.wait().code, Some(125));
     assert!(processes_with(token.as_str()).is_empty());
-    // What only a start can sweep, such as the grounds of its zygote, the next start sweeps.
+    // What only a start can sweep the next start sweeps.
     let next = Server::in_directory(directory, &["--warm", "python"]);
     assert!(next.warm(Level::Standard).run_python("print(1)").ok());
     wait_until("its directories are gone", || directories_of(pid).is_empty());

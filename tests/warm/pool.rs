@@ -1,11 +1,14 @@
 //! The pool: bounded, refilled, mended when any part of it dies, and never the reason that a run fails.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
-use belljar::{Config, Engine, Hold, PoolConfig, RunRequest, StartRequest};
+use belljar::{Config, Engine, Hold, PoolConfig, PoolStats, RunRequest, StartRequest};
 use belljar_tests::{
-    DEADLINE, Level, Sandbox, Server, Start, TempDir, Verdict, belljar_bin, block_on, each_level,
+    Level, Sandbox, Server, Start, TempDir, Verdict, belljar_bin, block_on, children, each_level,
+    is_root, name_of, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -20,28 +23,7 @@ fn gone(pid: u32) {
         let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         status.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
     };
-    for _ in 0..DEADLINE.as_millis() {
-        if !lives() {
-            return;
-        }
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
-    panic!("{pid} survives SIGKILL");
-}
-
-/// The children of any thread of a process.
-fn children(pid: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let texts = threads.filter_map(|one| fs::read_to_string(one.path().join("children")).ok());
-    let numbers = |text: String| {
-        text.split_ascii_whitespace().filter_map(|one| one.parse().ok()).collect::<Vec<u32>>()
-    };
-    texts.flat_map(numbers).collect()
-}
-
-fn name(pid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
+    wait_until("a killed process is gone", || !lives());
 }
 
 fn ok(sandbox: &Sandbox) -> Start {
@@ -55,7 +37,8 @@ fn ok(sandbox: &Sandbox) -> Start {
 
 #[test]
 fn zygote_that_dies_is_replaced_and_no_run_fails() {
-    let server = Server::with(&["--warm", "python", "--pool-floor", "2"]);
+    // No more than these: else what demand has added must wait to be let go.
+    let server = Server::with(&["--warm", "python", "--pool-floor", "2", "--pool", "2"]);
     for _ in 0..3 {
         let stats = server.wait_until_full(2);
         let zygote = stats.zygotes[0].process_id.expect("there is one");
@@ -81,7 +64,7 @@ each_level!(sandbox_that_dies_while_it_waits_fails_no_run, [standard, strict], |
                 && stats.shelves.iter().any(|one| one.level == level && one.waiting > 0)
         });
         let mut killed = 0;
-        for keeper in children(server.id()).into_iter().filter(|pid| name(*pid) == "belljar-keeper")
+        for keeper in server.children().into_iter().filter(|pid| name_of(*pid) == "belljar-keeper")
         {
             let init = children(keeper).first().copied();
             let program = init.and_then(|init| children(init).first().copied());
@@ -119,7 +102,7 @@ fn runs_at_once_with_a_dying_zygote_all_succeed() {
             });
             let zygote = stats.zygotes[0].process_id.expect("there is one");
             // It may have been replaced since; then it is nobody's.
-            if name(zygote) == "belljar-zygote" {
+            if name_of(zygote) == "belljar-zygote" {
                 kill(zygote);
             }
         }
@@ -212,6 +195,29 @@ fn what_cannot_be_warm_is_refused_by_name_and_runs_cold_by_itself() {
         assert_eq!(ok(&server.any(level).with(options.iter().copied())), Start::Cold);
     }
 }
+
+each_level!(arguments_too_long_for_a_delivery_go_cold_by_themselves, [standard, strict], |level| {
+    let server = Server::with(&["--warm", "python"]);
+    let code = "import os, sys; print(len(sys.argv[1]), len(os.environ.get('LONG', '')))";
+    // As JSON a byte can take six, and a delivery has 160 KiB.
+    let (fits, too_long) = ("a".repeat(26_000), "a".repeat(27_000));
+    let run = |sandbox: Sandbox| {
+        let outcome = sandbox.run_python(code);
+        assert!(outcome.ok(), "{outcome:?}");
+        (outcome.start, outcome.stdout)
+    };
+    let warm = run(server.warm(level).args([fits.as_str()]));
+    assert_eq!(warm, (Start::Warm, "26000 0\n".to_owned()));
+    let cold = run(server.any(level).args([too_long.as_str()]));
+    assert_eq!(cold, (Start::Cold, "27000 0\n".to_owned()));
+    let variable = format!("LONG={too_long}");
+    let cold = run(server.any(level).with(["--env", &variable]).args(["a"]));
+    assert_eq!(cold, (Start::Cold, "1 27000\n".to_owned()));
+    // Who insists is told why.
+    let refused = server.warm(level).args([too_long.as_str()]).plain("python", code);
+    assert_eq!((refused.code, refused.out()), (Some(2), String::new()), "{refused:?}");
+    assert!(refused.err().contains("its arguments are too long"), "{refused:?}");
+});
 
 #[test]
 fn module_that_is_not_there_is_left_out() {
@@ -307,18 +313,14 @@ fn kinds_are_bounded_and_the_least_used_goes() {
     });
 }
 
-/// A library user may have no zygote at all: then interpreters are started ahead, and the pool says why.
-#[test]
-fn language_whose_modules_start_threads_is_started_ahead_instead() {
-    let directory = TempDir::new();
-    directory.file("languages/thready.py", THREADY);
+/// Runs a language of our own until a run is warm; what the pool says then.
+fn until_warm(directory: &TempDir, language: &str) -> PoolStats {
     directory.file(
-        "languages/thready.toml",
-        "name = \"thready\"\ncommands = [\"/usr/bin/python3\"]\nargs = [\"{file}\"]\nfile = \"main.th\"\n\
-         extensions = [\"th\"]\n[warm]\nhow = \"fork\"\nscript = \"thready.py\"\n\
-         zygote = [\"-c\", \"{text}\", \"fork\"]\nstart = [\"-c\", \"{text}\", \"start\"]\n",
+        "languages/own.toml",
+        format!("name = \"own\"\nargs = [\"{{file}}\"]\nfile = \"main.own\"\n{language}"),
     );
-    let pool = PoolConfig { from_start: Vec::new(), ..PoolConfig::default() };
+    let pool =
+        PoolConfig { from_start: Vec::new(), memory_reserve_bytes: 0, ..PoolConfig::default() };
     let config = Config {
         launcher: belljar_bin(),
         language_directories: vec![directory.join("languages")],
@@ -326,27 +328,74 @@ fn language_whose_modules_start_threads_is_started_ahead_instead() {
         ..Config::default()
     };
     let engine = Engine::open(config).expect("an engine opens");
+    let mut found = None;
     tended(&engine, async {
-        let mut starts = Vec::new();
         for _ in 0..200 {
-            let outcome = engine.run(RunRequest::code("thready", "print(6 * 7)")).await;
+            let outcome = engine.run(RunRequest::code("own", "print(6 * 7)")).await;
             let outcome = outcome.expect("an outcome");
             assert_eq!(outcome.stdout, "42\n", "{outcome:?}");
-            starts.push(outcome.start);
-            if starts.last() == Some(&Start::Warm) {
-                break;
+            found = engine.pool_stats();
+            if outcome.start == Start::Warm {
+                return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await; // until the pool has found out
         }
-        assert_eq!(starts.last(), Some(&Start::Warm), "{:#?}", engine.pool_stats());
-        let stats = engine.pool_stats().expect("a pool");
-        let why = stats.zygotes.first().and_then(|one| one.last_error.clone());
-        assert!(why.is_some_and(|why| why.contains("start threads")), "{stats:#?}");
-        assert!(
-            stats.shelves.iter().any(|one| one.hold == Hold::Started && one.hits > 0),
-            "{stats:#?}"
-        );
+        panic!("never warm: {found:#?}");
     });
+    found.expect("a pool")
+}
+
+/// What the run that was warm had waited as.
+fn used(stats: &PoolStats) -> Vec<Hold> {
+    stats.shelves.iter().filter(|one| one.hits > 0).map(|one| one.hold).collect()
+}
+
+fn why_no_zygote(stats: &PoolStats) -> Option<&str> {
+    stats.zygotes.first().and_then(|one| one.last_error.as_deref())
+}
+
+/// A library user may have no zygote at all: then interpreters are started ahead, and the pool says why.
+#[test]
+fn language_whose_modules_start_threads_is_started_ahead_instead() {
+    let directory = TempDir::new();
+    directory.file("languages/thready.py", THREADY);
+    let stats = until_warm(
+        &directory,
+        "commands = [\"/usr/bin/python3\"]\n[warm]\nhow = \"fork\"\nscript = \"thready.py\"\n\
+         zygote = [\"-c\", \"{text}\", \"fork\"]\nstart = [\"-c\", \"{text}\", \"start\"]\n",
+    );
+    let why = why_no_zygote(&stats);
+    assert!(why.is_some_and(|why| why.contains("start threads")), "{stats:#?}");
+    assert_eq!(used(&stats), [Hold::Started], "{stats:#?}");
+}
+
+#[test]
+fn interpreter_that_its_programs_could_change_is_never_copied() {
+    // Not below /tmp, which a sandbox has of its own.
+    let directory = TempDir::below(Path::new("/var/tmp"));
+    let language = |command: &Path| {
+        format!(
+            "commands = [\"{}\"]\n[warm]\nhow = \"fork\"\nscript = \"python.py\"\n\
+             zygote = [\"-c\", \"{{text}}\", \"fork\"]\nstart = [\"-c\", \"{{text}}\", \"start\"]\n",
+            command.display()
+        )
+    };
+    // The control: the system's interpreter, which is root's alone, is copied.
+    let stats = until_warm(&directory, &language(Path::new("/usr/bin/python3")));
+    assert!(stats.shelves.iter().all(|one| one.hold == Hold::Forked), "{stats:#?}");
+    assert!(stats.zygotes.iter().any(|one| one.copies > 0), "{stats:#?}");
+    let copy = directory.file("python/bin/python3", "");
+    fs::copy("/usr/bin/python3", &copy).expect("everyone may read it");
+    // Everybody may write it; and, for an ordinary user, it is the user's own.
+    let modes: &[u32] = if is_root() { &[0o777, 0o775] } else { &[0o777, 0o775, 0o755, 0o555] };
+    for mode in modes {
+        fs::set_permissions(&copy, fs::Permissions::from_mode(*mode)).expect("it is ours");
+        let stats = until_warm(&directory, &language(&copy));
+        let why = why_no_zygote(&stats);
+        assert!(why.is_some_and(|why| why.contains("belongs to the user")), "{stats:#?}");
+        assert_eq!(used(&stats), [Hold::Started], "{mode:o}: {stats:#?}");
+        assert!(stats.zygotes.iter().all(|one| one.process_id.is_none()), "{stats:#?}");
+    }
 }
 
 /// As small as a start-up script can be, with a thread that is there before the first copy.

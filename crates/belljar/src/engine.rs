@@ -23,12 +23,15 @@ use crate::native::host::Host;
 use crate::native::park::{Holdings, Parked};
 use crate::native::plan::Planned;
 use crate::native::run::{Ahead, Finished, Keeper, Spare, Talk};
+use crate::native::zygote::Zygote;
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
 
 /// Sandboxes that one run may find dead when it comes to them.
 const MOST_TRIES: usize = 100;
+/// Zygotes that may die before one makes the copy that is wanted.
+const MOST_ZYGOTES: usize = 10;
 
 /// Takes one of our own roles if this process was started for it. Call it first in `main`, before any
 /// thread exists; when it answers, return that code at once.
@@ -37,6 +40,9 @@ pub fn enter_role() -> Option<ExitCode> {
     let role = args.next()?;
     if role == belljar_jail::KEEPER_ROLE {
         return Some(ExitCode::from(belljar_jail::keeper::main()));
+    }
+    if role == belljar_jail::NURSERY_ROLE {
+        return Some(ExitCode::from(belljar_jail::nursery::main()));
     }
     let rest = || args.collect::<Vec<_>>();
     (role == attack::ROLE).then(|| ExitCode::from(attack::main_inside(&rest())))
@@ -155,39 +161,49 @@ impl Engine {
     pub(crate) async fn park(&self, pool: &Pool, profile: &Profile) -> Result<Parked, Error> {
         let language = self.languages.get(profile.language())?;
         let interpreter = language.find()?;
-        let (keeper, zygote) = match profile.hold {
-            Hold::Forked => {
-                let (spare, zygote) = pool.copy(self, language, &interpreter).await?;
-                (Keeper::adopt(spare), Some(zygote))
+        if profile.hold != Hold::Forked {
+            return self.park_one(pool, profile, &interpreter, None).await;
+        }
+        for _ in 0..MOST_ZYGOTES {
+            let zygote = pool.zygote(self, language, &interpreter).await?;
+            let parked = self.park_one(pool, profile, &interpreter, Some(&zygote)).await;
+            if parked.is_ok() || zygote.serves() {
+                return parked;
             }
-            Hold::Exec | Hold::Started => {
-                (Spare::start(&self.config.launcher, &self.alive).and_then(Keeper::adopt), None)
-            }
-        };
-        let keeper = keeper.map_err(Error::backend("start a keeper"))?;
-        let grounds = zygote.as_ref().and_then(|zygote| zygote.grounds());
+            // It has died: another is started here, before anybody misses it.
+            pool.forget(&language.name, &zygote);
+        }
+        Err(Error::Lost { what: "every zygote died before it was copied" })
+    }
+
+    async fn park_one(
+        &self,
+        pool: &Pool,
+        profile: &Profile,
+        interpreter: &Interpreter,
+        zygote: Option<&Zygote>,
+    ) -> Result<Parked, Error> {
+        let spare = pool.keeper(self).await?;
+        let keeper = Keeper::adopt(spare).map_err(Error::backend("start a keeper"))?;
         let id = new_id()?;
-        let cgroups = match &grounds {
-            Some(grounds) => Ok(grounds.places.clone()),
-            None => self.cgroups(&profile.spec, &id, keeper.id()).await,
-        };
+        let cgroups = self.cgroups(&profile.spec, &id, keeper.id()).await;
         let prepared = Prepared {
             id: &id,
             spec: &profile.spec,
             host: &self.host,
             cgroups: &cgroups,
-            language: Some(language),
-            interpreter: Some(&interpreter),
+            language: Some(self.languages.get(profile.language())?),
+            interpreter: Some(interpreter),
             keeper: keeper.id(),
             keep_workspace: false,
             hold: Some(profile.hold),
-            zygote_ids: zygote.and_then(|zygote| zygote.ids),
+            zygote_uid: zygote.and_then(|zygote| zygote.ids).map(|(uid, _)| uid),
             fault: self.config.fault,
         };
         match prepared.plan() {
             Ok((planned, claim)) => {
                 let cgroup = planned.plan.cgroup.clone();
-                Parked::make(keeper, planned, Holdings { claim, grounds, cgroup }).await
+                Parked::make(keeper, planned, Holdings { claim, cgroup }, zygote).await
             }
             Err(error) => {
                 keeper.reap();
@@ -357,7 +373,7 @@ impl Run<'_> {
             keeper: keeper.id(),
             keep_workspace: self.out.is_some(),
             hold: None,
-            zygote_ids: None,
+            zygote_uid: None,
             fault: self.engine.config.fault,
         };
         let (planned, _claim) = match prepared.plan() {

@@ -11,6 +11,8 @@ mod golden;
 pub(crate) mod host;
 mod identity;
 mod layout;
+mod line;
+pub(crate) mod nursery;
 pub(crate) mod park;
 pub(crate) mod plan;
 pub(crate) mod run;
@@ -44,8 +46,8 @@ pub(crate) struct Prepared<'a> {
     pub keep_workspace: bool,
     /// Make a sandbox that waits.
     pub hold: Option<Hold>,
-    /// The ids of the zygote whose copy it will be, if they are not the caller's.
-    pub zygote_ids: Option<(u32, u32)>,
+    /// The user id of the zygote whose copy it will be, if it is not the caller's.
+    pub zygote_uid: Option<u32>,
     pub fault: Option<Fault>,
 }
 
@@ -58,10 +60,7 @@ impl Prepared<'_> {
             .as_ref()
             .map(|one| HostWorkspace::open(one, self.spec.level))
             .transpose()?;
-        let chosen = match self.zygote_ids {
-            Some(ids) => identity::of_zygote(ids),
-            None => identity::choose(self.spec, self.host, self.keeper, workspace.as_ref())?,
-        };
+        let chosen = identity::choose(self.spec, self.host, self.keeper, workspace.as_ref())?;
         check_readable(self.host, workspace.as_ref(), &chosen.identity)?;
         let name = sweep::name(self.id);
         let planned = plan::make(&plan::Inputs {
@@ -76,6 +75,7 @@ impl Prepared<'_> {
             identity: chosen.identity.clone(),
             keep_workspace: self.keep_workspace,
             hold: self.hold,
+            zygote_uid: self.zygote_uid,
             fault: self.fault,
         })?;
         Ok((planned, chosen))

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use crate::engine::Engine;
 use crate::languages::{Interpreter, Language};
 use crate::model::error::Error;
+use crate::native::nursery::Nursery;
 use crate::native::park::Parked;
 use crate::native::run::Spare;
 use crate::native::zygote::Zygote;
@@ -137,6 +138,7 @@ impl Shelf {
 struct State {
     shelves: HashMap<String, Shelf>,
     zygotes: HashMap<String, Brood>,
+    nursery: Option<Arc<Nursery>>,
     made: u64,
     failed: u64,
     let_go: u64,
@@ -369,29 +371,30 @@ impl Pool {
         broken.is_none_or(|(since, _)| since.elapsed() >= LONGEST_PAUSE)
     }
 
-    /// A keeper that is a copy of the language's zygote, which is started if need be. One that has died is
-    /// replaced here, before anybody misses it.
-    pub(crate) async fn copy(
-        &self,
-        engine: &Engine,
-        language: &Language,
-        interpreter: &Interpreter,
-    ) -> Result<(Spare, Arc<Zygote>), Error> {
-        let zygote = self.zygote(engine, language, interpreter).await?;
-        if let Ok(spare) = zygote.copy().await {
-            return Ok((spare, zygote));
+    /// A keeper, from the nursery, which is started if need be. One that has died is replaced here.
+    pub(crate) async fn keeper(&self, engine: &Engine) -> Result<Spare, Error> {
+        let current = self.state().nursery.clone();
+        if let Some(nursery) = current
+            && let Ok(spare) = nursery.keeper().await
+        {
+            return Ok(spare);
         }
-        self.forget(&language.name, &zygote);
-        let zygote = self.zygote(engine, language, interpreter).await?;
-        let spare = zygote.copy().await.map_err(Error::backend("copy a zygote"))?;
-        Ok((spare, zygote))
+        let started = Nursery::start(engine.launcher(), engine.alive());
+        let nursery = Arc::new(started.map_err(Error::backend("start a nursery"))?);
+        let spare = nursery.keeper().await.map_err(Error::backend("start a keeper"))?;
+        let mut state = self.state();
+        let before = if state.closed { Some(nursery) } else { state.nursery.replace(nursery) };
+        drop(state);
+        drop(before);
+        Ok(spare)
     }
 
     fn current(&self, language: &str) -> Option<Arc<Zygote>> {
         self.state().zygotes.get(language).and_then(|brood| brood.current.clone())
     }
 
-    fn forget(&self, language: &str, dead: &Arc<Zygote>) {
+    /// Has it replaced before anybody misses it.
+    pub(crate) fn forget(&self, language: &str, dead: &Arc<Zygote>) {
         let mut state = self.state();
         let brood = state.zygotes.entry(language.to_owned()).or_default();
         let gone = brood.current.take_if(|one| Arc::ptr_eq(one, dead));
@@ -399,7 +402,8 @@ impl Pool {
         drop(gone);
     }
 
-    async fn zygote(
+    /// The language's zygote, which is started if need be.
+    pub(crate) async fn zygote(
         &self,
         engine: &Engine,
         language: &Language,
@@ -498,12 +502,13 @@ impl Pool {
     }
 
     pub(crate) fn empty(&self) {
-        let (shelves, zygotes) = {
-            let mut state = self.state();
-            state.closed = true;
-            (std::mem::take(&mut state.shelves), std::mem::take(&mut state.zygotes))
-        };
-        drop((shelves, zygotes));
+        let mut state = self.state();
+        state.closed = true;
+        let (shelves, zygotes) =
+            (std::mem::take(&mut state.shelves), std::mem::take(&mut state.zygotes));
+        let nursery = state.nursery.take();
+        drop(state);
+        drop((shelves, zygotes, nursery));
     }
 
     pub(crate) fn stats(&self) -> PoolStats {

@@ -1,11 +1,13 @@
 //! Who a sandbox's processes are, seen from the host: what is left before the clone, and the id maps after.
 
-use belljar_sys::process::{NEW_IPC, NEW_MOUNT, NEW_PID, NEW_USER, NEW_UTS, clear_groups};
+use belljar_sys::process::{NEW_IPC, NEW_MOUNT, NEW_NET, NEW_PID, NEW_USER, NEW_UTS, clear_groups};
 use belljar_sys::{Errno, Result, spawn};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
 use crate::cgroup::errno;
 use crate::plan::{Files, Identity, MapWriter, Plan};
+use crate::wire::Namespaces;
 
 /// What must be done before the clone, and the namespaces to clone with.
 pub(crate) fn prepare(plan: &Plan) -> Result<u64> {
@@ -19,7 +21,28 @@ pub(crate) fn prepare(plan: &Plan) -> Result<u64> {
     }
     // Two come later, in the payload: the cgroup namespace when it is in its group, and the one of the
     // network, which is dear and so made while init builds the root.
-    Ok(NEW_USER | NEW_PID | NEW_MOUNT | NEW_IPC | NEW_UTS)
+    let most = NEW_USER | NEW_PID | NEW_MOUNT | NEW_IPC | NEW_UTS;
+    // Who joins finds its network made.
+    Ok(if plan.is_joined() { most | NEW_NET } else { most })
+}
+
+/// The namespaces of a process that can still be looked into.
+pub(crate) fn namespaces(init: Pid) -> Result<Namespaces> {
+    let pid = init.as_raw_nonzero().get();
+    let open = |name: &str| {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open(format!("/proc/{pid}/ns/{name}"), flags, Mode::empty())
+    };
+    Ok(Namespaces {
+        user: open("user")?,
+        pid: open("pid")?,
+        rest: [
+            (open("mnt")?, NEW_MOUNT),
+            (open("net")?, NEW_NET),
+            (open("ipc")?, NEW_IPC),
+            (open("uts")?, NEW_UTS),
+        ],
+    })
 }
 
 pub(crate) fn map(init: Pid, identity: &Identity) -> Result<()> {

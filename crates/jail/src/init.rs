@@ -12,7 +12,7 @@ use belljar_sys::process::{
     Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, join_net,
     kill_everyone, reap_any, set_gid, set_uid,
 };
-use belljar_sys::{Errno, Result, fd};
+use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
@@ -32,11 +32,17 @@ pub(crate) struct Ends {
     pub notes: OwnedFd,
     /// From the keeper: first "your ids are mapped", later "end it". Closed when the keeper dies.
     pub commands: OwnedFd,
-    pub gate: OwnedFd,
-    pub stdio: [OwnedFd; 3],
     pub placed: Vec<OwnedFd>,
-    /// The v2 cgroup that the payload is born into.
-    pub birthplace: Option<OwnedFd>,
+    pub payload: Payload,
+}
+
+/// Where the payload comes from.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    /// Init makes it, with these; in v2 it is born into a cgroup.
+    Own { gate: OwnedFd, stdio: [OwnedFd; 3], birthplace: Option<OwnedFd> },
+    /// It is a zygote's copy, which joins and says so here.
+    Joins { orders: OwnedFd },
 }
 
 /// Runs the sandbox from inside. Never returns.
@@ -55,44 +61,69 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     await_go(&ends.commands).at(Step::IdMap)?;
     hide(plan).at(Step::Become)?;
     let signals = child_signals().at(Step::Fork)?;
-    let Ends { notes, commands, gate, stdio, placed, birthplace } = ends;
-    let (orders, their_orders) = crate::wire::control_pair().at(Step::Fork)?;
+    let Ends { notes, commands, placed, payload } = ends;
     let sources = match &plan.files {
         Files::Root(layout) => Some(root::open_sources(layout)?),
         Files::Host { .. } => None,
     };
-    // Forked now, still as the caller: so it may be born in its cgroup, and it makes ready while the
-    // root is built. It is in our mount namespace, and the pivot moves it along. Not sooner: the keeper
-    // is at work on the cgroup, and of two processors one should be free for the newcomer.
-    let payload = payload::Ends {
-        notes: notes.as_fd().try_clone_to_owned().map_err(crate::cgroup::errno).at(Step::Fork)?,
-        gate,
-        orders: their_orders,
-        stdio,
-    };
-    let into = birthplace.as_ref().map(AsFd::as_fd);
-    let child = match clone(single, 0, into).at(Step::Fork)? {
-        Cloned::Child => {
-            drop((orders, commands, placed, sources));
-            payload::run(plan, &payload)
+    let (child, orders) = match payload {
+        Payload::Joins { orders } => (None, orders),
+        Payload::Own { gate, stdio, birthplace } => {
+            // Made now, still as the caller: so it may be born in its cgroup, and it makes ready while
+            // the root is built. It is in our mount namespace, and the pivot moves it along. Not sooner:
+            // the keeper is at work on the cgroup, and of two processors one should be free for the
+            // newcomer.
+            let (orders, their_orders) = crate::wire::control_pair().at(Step::Fork)?;
+            let notes = notes.try_clone().map_err(crate::cgroup::errno).at(Step::Fork)?;
+            let theirs = payload::Ends { notes, gate, orders: their_orders, stdio };
+            let into = birthplace.as_ref().map(AsFd::as_fd);
+            match clone(single, 0, into).at(Step::Fork)? {
+                Cloned::Child => {
+                    drop((orders, commands, placed, sources));
+                    payload::run(plan, &theirs)
+                }
+                Cloned::Parent { child, .. } => (Some(child), orders),
+            }
         }
-        Cloned::Parent { child, .. } => child,
     };
-    drop((payload, birthplace)); // none of them is init's
     let (proc, disk) = build(plan, sources, &placed)?;
     drop(placed);
-    order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
+    let child = match child {
+        Some(child) => {
+            order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
+            join_network(plan, &orders).at(Step::Loopback)?;
+            lock_init_down(plan).at(Step::InitLockdown)?;
+            child
+        }
+        None => {
+            net::loopback_up().at(Step::Loopback)?;
+            lock_init_down(plan).at(Step::InitLockdown)?;
+            rustix::io::write(&notes, &Note::Standing.to_bytes()).at(Step::Fork)?;
+            let child = await_newcomer(&orders, &commands).at(Step::Fork)?;
+            order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
+            child
+        }
+    };
     drop(proc);
-    join_network(plan, &orders).at(Step::Loopback)?;
-    for number in 0..3 {
-        fd::place_at(null().at(Step::InitLockdown)?, number).at(Step::InitLockdown)?;
-    }
-    lock_init_down(plan).at(Step::InitLockdown)?;
     // Only now may the payload show itself: no hostile code runs beside an init with privileges.
     order(&orders, b"g", &[]).at(Step::InitLockdown)?;
     drop(orders);
     let ended = supervise(child, &commands, &signals, &notes)?;
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
+}
+
+/// Waits for the payload to say which process it is, as we number them.
+fn await_newcomer(orders: &OwnedFd, commands: &OwnedFd) -> Result<Pid> {
+    let mut fds = [PollFd::new(orders, PollFlags::IN), PollFd::new(commands, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+    if fds[0].revents().is_empty() {
+        return Err(Errno::CANCELED); // the keeper has given up
+    }
+    let mut number = [0; 4];
+    match fd::receive(orders, &mut number)?.length {
+        4 => Pid::from_raw(RawPid::from_le_bytes(number)).ok_or(Errno::PROTO),
+        _ => Err(Errno::CHILD), // it died on its way
+    }
 }
 
 /// Tells the payload to go on. One that has died is found by its end, which tells more than a closed
@@ -235,8 +266,11 @@ pub(crate) fn null() -> Result<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Once the payload exists init needs no privilege: it waits, and it kills what has its own id.
+/// Once the root stands init needs no privilege: it waits, and it kills what has its own id.
 fn lock_init_down(plan: &Plan) -> Result<()> {
+    for number in 0..3 {
+        fd::place_at(null()?, number)?;
+    }
     if matches!(plan.identity, Identity::Mapped { .. }) {
         lockdown::drop_capabilities()?;
         lockdown::forbid_new_privileges()?;

@@ -8,22 +8,25 @@ mod waiting;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use belljar_sys::process::{Cloned, SingleThreaded, Wait, clone, exit_now, kill, reap_any};
+use belljar_sys::process::{
+    Cloned, SingleThreaded, Wait, clone, exit_now, kill, reap_any, set_effective_uid,
+};
 use belljar_sys::{Errno, Result, fd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::FileType;
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
-use crate::cgroup::{Alarm, Group};
+use crate::cgroup::{Alarm, Group, errno};
 use crate::layer::Check;
+use crate::payload::Ends;
 use crate::plan::{Files, Hold, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
     arm,
 };
 use crate::watch::Watch;
-use crate::wire::{MAX_MESSAGE_BYTES, Opening, receive_plan};
+use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, Opening, joining_fds, receive_plan};
 use crate::{ids, init, readback, scratch, tree};
 
 /// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
@@ -35,13 +38,9 @@ const INIT_EXIT: Duration = Duration::from_millis(50);
 
 /// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
 pub fn main() -> u8 {
-    let started = start().and_then(|control| {
-        let outcome = carry_out(&control);
-        let (message, workspace) = match outcome {
-            Ok((report, workspace)) => (Message::Ended(report), workspace),
-            Err(failed) => (Message::Failed(failed), None),
-        };
-        tell(&control, &message, workspace.as_ref())
+    let started = start().and_then(|control| match carry_out(&control) {
+        Ok(told) => told,
+        Err(failed) => tell(&control, &Message::Failed(failed), &[]),
     });
     u8::from(started.is_err())
 }
@@ -68,13 +67,13 @@ fn start() -> Result<OwnedFd> {
     Ok(control)
 }
 
-fn tell(control: &OwnedFd, message: &Message, workspace: Option<&OwnedFd>) -> Result<()> {
+fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let json = serde_json::to_vec(message).map_err(|_| Errno::PROTO)?;
-    let fds: Vec<BorrowedFd<'_>> = workspace.into_iter().map(AsFd::as_fd).collect();
-    fd::send(control, &json, &fds)
+    fd::send(control, &json, fds)
 }
 
-fn carry_out(control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
+/// Tells how it ended; what stopped it before there was anything to end is for the caller to tell.
+fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
     let opening = receive_plan(control).at(Step::Plan)?;
     arm(opening.plan.fault);
     // Again, now that a fault may be armed for this step.
@@ -93,10 +92,17 @@ fn carry_out(control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>)
     let mut keeper = Keeper::open(plan, opening, group)?;
     let outcome = keeper.run(control);
     keeper.end_sandbox();
-    // The order of leaving: processes, then their cgroup, then their files.
+    // Told before the last is cleared away: no process of the sandbox is left, and who waits for more
+    // waits for our own end. The order of leaving: processes, then their cgroup, then their files.
+    let (message, workspace) = match outcome {
+        Ok((report, workspace)) => (Message::Ended(report), workspace),
+        Err(failed) => (Message::Failed(failed), None),
+    };
+    let fds: Vec<BorrowedFd<'_>> = workspace.iter().map(AsFd::as_fd).collect();
+    let told = tell(control, &message, &fds);
     drop(keeper);
     drop(scratch);
-    outcome
+    Ok(told)
 }
 
 fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
@@ -114,8 +120,9 @@ impl From<Stopped> for Failed {
 /// One sandbox, from clone to reaping.
 struct Keeper {
     plan: Plan,
-    group: Option<Group>,
+    // Before the group: its files are then closed when that is removed.
     alarm: Option<Alarm>,
+    group: Option<Group>,
     init: Pid,
     init_fd: OwnedFd,
     /// Fixed-size notes from init and the payload.
@@ -124,6 +131,10 @@ struct Keeper {
     gate: Option<OwnedFd>,
     /// Both outputs of the program lead to the engine, which counts them.
     streams_are_pipes: bool,
+    /// What a payload that joins needs, until it was asked for.
+    joining: Option<(Ends, Option<OwnedFd>)>,
+    /// Held so that the kernel takes the sandbox apart when its end has been told, not before.
+    namespaces: Option<Namespaces>,
     /// What the group had used before it was anybody's.
     parked_cpu_us: u64,
     reaped: bool,
@@ -142,27 +153,37 @@ impl Keeper {
         let (gate, their_gate) = socket_pair().at(Step::Clone)?;
         // The kernel then tells the sender's pid as we see it, whatever namespace it is in.
         rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;
-        let birthplace = group.as_ref().map_or(Ok(None), Group::birthplace).at(Step::Cgroup)?;
+        let born_into = group.as_ref().filter(|_| !plan.is_moved());
+        let birthplace = born_into.map_or(Ok(None), Group::birthplace).at(Step::Cgroup)?;
         let streams_are_pipes = opening.stdio[1..].iter().all(is_pipe);
+        let (payload, joining) = if plan.is_joined() {
+            let (orders, their_orders) = socket_pair().at(Step::Clone)?;
+            let notes = their_notes.try_clone().map_err(errno).at(Step::Clone)?;
+            let ends = Ends { notes, gate: their_gate, orders: their_orders, stdio: opening.stdio };
+            (init::Payload::Joins { orders }, Some((ends, birthplace)))
+        } else {
+            (init::Payload::Own { gate: their_gate, stdio: opening.stdio, birthplace }, None)
+        };
         let inside = init::Ends {
             notes: their_notes,
             commands: their_commands,
-            gate: their_gate,
-            stdio: opening.stdio,
             placed: opening.placed,
-            birthplace,
+            payload,
         };
-        let namespaces = ids::prepare(&plan).at(Step::Clone)?;
+        let flags = ids::prepare(&plan).at(Step::Clone)?;
+        // Who makes a user namespace owns it.
+        plan.owner_uid.map_or(Ok(()), set_effective_uid).at(Step::Clone)?;
         // The copy starts as we are, and only a dumpable process lets its own user map its ids.
         set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Clone)?;
-        let (init, init_fd) = match clone(&single, namespaces, None).at(Step::Clone)? {
+        let (init, init_fd) = match clone(&single, flags, None).at(Step::Clone)? {
             Cloned::Child => {
                 // The keeper's ends are not init's. Nothing else is dropped: init never returns.
-                drop((notes, commands, gate));
+                drop((notes, commands, gate, joining));
                 init::run(&single, &plan, inside)
             }
             Cloned::Parent { child, pidfd } => (child, pidfd),
         };
+        plan.owner_uid.map_or(Ok(()), |_| set_effective_uid(0)).at(Step::Clone)?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable).at(Step::Clone)?;
         let keeper = Self {
             plan,
@@ -174,6 +195,8 @@ impl Keeper {
             commands,
             gate: Some(gate),
             streams_are_pipes,
+            joining,
+            namespaces: None,
             parked_cpu_us: 0,
             reaped: false,
         };
@@ -182,16 +205,28 @@ impl Keeper {
 
     fn run(&mut self, control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
         ids::map(self.init, &self.plan.identity).at(Step::IdMap)?;
+        if self.plan.hold.is_some() {
+            self.namespaces = Some(ids::namespaces(self.init).at(Step::Clone)?);
+        }
         rustix::io::write(&self.commands, b"g").at(Step::IdMap)?;
         // All this while init is at work.
         self.open_group()?;
         let outside = readback::own_namespaces();
+        if let Some((ends, birthplace)) = self.joining.take() {
+            self.await_standing(control)?;
+            self.call_payload(control, &ends, birthplace.as_ref()).at(Step::Fork)?;
+        }
+        if self.plan.is_moved() {
+            let newcomer = self.await_arrival(control)?;
+            self.group.as_ref().map_or(Ok(()), |one| one.take_in(newcomer)).at(Step::Cgroup)?;
+            self.open_doors().at(Step::Cgroup)?;
+        }
         let (ready, pid) = self.await_ready(control)?;
         let checks = self.read_back(ready, pid, outside)?;
         if matches!(self.plan.hold, Some(Hold::Started | Hold::Forked)) {
             self.wake_interpreter(control)?;
         }
-        tell(control, &Message::Started(Started { checks }), None).at(Step::ReadBack)?;
+        tell(control, &Message::Started(Started { checks }), &[]).at(Step::ReadBack)?;
         let invocation = match self.plan.hold {
             Some(_) => self.await_delivery(control)?,
             None => b"g".to_vec(),
@@ -203,26 +238,43 @@ impl Keeper {
         Ok(self.supervise(control, released))
     }
 
+    /// Asks the engine for the payload.
+    fn call_payload(
+        &self,
+        control: &OwnedFd,
+        ends: &Ends,
+        birthplace: Option<&OwnedFd>,
+    ) -> Result<()> {
+        let namespaces = self.namespaces.as_ref().ok_or(Errno::PROTO)?;
+        let fds = joining_fds(namespaces, ends, birthplace.map(AsFd::as_fd));
+        tell(control, &Message::Standing, &fds)
+    }
+
     /// Makes the group, if it is not there yet, and opens it to the payload.
     fn open_group(&mut self) -> std::result::Result<(), Failed> {
         if let (None, Some(cgroup)) = (&self.group, &self.plan.cgroup) {
             self.group = Some(create_group(cgroup)?);
         }
-        let group = self.group.as_ref();
-        let doors = group.map_or(Ok(Vec::new()), Group::doors).at(Step::Cgroup)?;
-        if let Some(gate) = &self.gate {
-            let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
-            match fd::send(gate, b"d", &doors) {
-                // Init or the payload has stopped, which their note or their end tells better.
-                Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-                Err(errno) => return Err(Stopped::new(Step::Cgroup, errno).into()),
-            }
+        if !self.plan.is_moved() {
+            self.open_doors().at(Step::Cgroup)?;
         }
-        self.alarm = group.map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
+        self.alarm = self.group.as_ref().map_or(Ok(None), Group::memory_alarm).at(Step::Cgroup)?;
         if let (Some(group), Some(cgroup)) = (&mut self.group, &self.plan.cgroup) {
             group.read_knobs_back(cgroup);
         }
         Ok(())
+    }
+
+    /// Lets the payload into what there is of the group on v1, and go on.
+    fn open_doors(&self) -> Result<()> {
+        let doors = self.group.as_ref().map_or(Ok(Vec::new()), Group::doors)?;
+        let doors: Vec<BorrowedFd<'_>> = doors.iter().map(AsFd::as_fd).collect();
+        let gate = self.gate.as_ref().ok_or(Errno::PROTO)?;
+        match fd::send(gate, b"d", &doors) {
+            // Init or the payload has stopped, which their note or their end tells better.
+            Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            result => result,
+        }
     }
 
     /// Nothing is released that was not found as planned.
@@ -282,11 +334,8 @@ impl Keeper {
         if ending.is_none() {
             self.end_sandbox();
         }
-        // An init that has reported has reaped all of the group; it takes its namespaces down now, and
-        // the group goes meanwhile.
+        // An init that has reported has reaped all of the group; it ends now, while the group is read.
         let report = self.report(end, ending, watch.ended_by, elapsed);
-        self.alarm = None;
-        self.group = None;
         self.end_sandbox();
         (report, workspace)
     }

@@ -11,6 +11,7 @@ mod init;
 pub mod keeper;
 pub mod layer;
 mod lockdown;
+pub mod nursery;
 mod payload;
 pub mod plan;
 mod readback;
@@ -28,3 +29,5 @@ pub use readback::NEVER_PASSED;
 
 /// The word in `argv[1]` that makes the binary take the keeper's role.
 pub const KEEPER_ROLE: &str = "__keeper";
+/// The same for the nursery's.
+pub const NURSERY_ROLE: &str = "__nursery";

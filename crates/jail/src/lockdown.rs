@@ -6,7 +6,7 @@ use belljar_sys::process::{clear_groups, set_gid, set_uid};
 use belljar_sys::{Errno, Result, landlock, seccomp};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Resource as Kind, Rlimit as Limit, setrlimit};
+use rustix::process::{Pid, Resource as Kind, Rlimit as Limit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::plan::{Identity, Landlock, Lockdown, Resource, Rlimit};
@@ -31,7 +31,7 @@ pub(crate) fn lock_down(
     drop_capabilities().at(Step::Capabilities)?;
     forbid_new_privileges().at(Step::NoNewPrivileges)?;
     let refuses = match &plan.landlock {
-        Some(rules) => restrict_files(rules)?,
+        Some(rules) => restrict_files(rules, init_of(identity))?,
         None => Refused::default(),
     };
     // After all that opens a descriptor of ours, so that even a very low limit is the program's alone.
@@ -102,6 +102,15 @@ fn become_program(identity: &Identity) -> Result<()> {
     set_uid(uid)
 }
 
+/// Process 1 where there is a namespace of processes. A copy that has just joined one may still have
+/// another parent.
+fn init_of(identity: &Identity) -> Option<Pid> {
+    match identity {
+        Identity::Mapped { .. } => Some(Pid::INIT),
+        Identity::Caller | Identity::Host { .. } => rustix::process::getppid(),
+    }
+}
+
 /// Empties the effective, permitted, inheritable and ambient sets.
 pub(crate) fn drop_capabilities() -> Result<()> {
     let none = CapabilitySets {
@@ -118,7 +127,7 @@ pub(crate) fn forbid_new_privileges() -> Result<()> {
 }
 
 /// Landlock, and a look whether it holds: what was open before must be refused after.
-fn restrict_files(plan: &Landlock) -> std::result::Result<Refused, Stopped> {
+fn restrict_files(plan: &Landlock, init: Option<Pid>) -> std::result::Result<Refused, Stopped> {
     let handled = landlock::all_access(plan.abi);
     let rules = landlock::create_ruleset(handled, plan.scopes).at(Step::Landlock)?;
     for (index, rule) in plan.rules.iter().enumerate() {
@@ -138,7 +147,7 @@ fn restrict_files(plan: &Landlock) -> std::result::Result<Refused, Stopped> {
     let opened_before = open_witness().is_ok();
     let neighbour = match plan.scopes {
         0 => None,
-        _ => Some(Neighbour::meet().at(Step::Landlock)?),
+        _ => Some(Neighbour::meet(init).at(Step::Landlock)?),
     };
     landlock::restrict_self(&rules).at(Step::Landlock)?;
     Ok(Refused {
@@ -149,26 +158,27 @@ fn restrict_files(plan: &Landlock) -> std::result::Result<Refused, Stopped> {
 
 /// Somebody outside the domain that Landlock makes: a socket of the time before, and init.
 struct Neighbour {
+    init: Option<Pid>,
     address: SocketAddrAny,
     /// Its name lives as long as it is open.
     _socket: OwnedFd,
 }
 
 impl Neighbour {
-    fn meet() -> Result<Self> {
+    fn meet(init: Option<Pid>) -> Result<Self> {
         let socket = datagrams()?;
         // Bound to no name, it gets an abstract one that nobody else has (unix(7), "Autobind").
         net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
         let address = net::getsockname(&socket)?;
         net::connect(datagrams()?, &address)?;
-        Ok(Self { address, _socket: socket })
+        Ok(Self { init, address, _socket: socket })
     }
 
     /// Root's run has another id than init, so the signal is refused without a scope as well; the two
     /// scopes are raised by one call, and the socket tells them apart from none.
     fn is_out_of_reach(&self) -> bool {
         let reached = datagrams().and_then(|socket| net::connect(socket, &self.address));
-        let signalled = rustix::process::getppid().map(rustix::process::test_kill_process);
+        let signalled = self.init.map(rustix::process::test_kill_process);
         reached == Err(Errno::PERM) && signalled == Some(Err(Errno::PERM))
     }
 }

@@ -15,6 +15,7 @@ use rustix::process::DumpableBehavior;
 use crate::lockdown;
 use crate::plan::{DELIVERY_FD, Files, Hold, Invocation, MAX_DELIVERY_BYTES, Plan, Program};
 use crate::report::{At, Note, Ready, Step, Stopped};
+use crate::wire::Joining;
 
 /// The namespaces that a Ready note tells of, in its order.
 pub(crate) const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
@@ -25,7 +26,7 @@ pub(crate) struct Ends {
     pub notes: OwnedFd,
     /// From the keeper: first the doors of the cgroup, then the release. Closed when it gives up.
     pub gate: OwnedFd,
-    /// To init: our network namespace. From it: first "the root stands", with the procfs to look at
+    /// To init: our network namespace, or which process we are. From it: first "the root stands", with the procfs to look at
     /// ourselves through; then "I have no privileges left". Closed when init is gone.
     pub orders: OwnedFd,
     pub stdio: [OwnedFd; 3],
@@ -37,8 +38,31 @@ pub(crate) fn run(plan: &Plan, ends: &Ends) -> ! {
         Ok(never) => match never {},
         Err(stopped) => stopped,
     };
-    // If the keeper is gone there is nobody to tell; init's death takes us along anyway.
-    rustix::io::write(&ends.notes, &Note::Stopped(stopped).to_bytes()).ok();
+    give_up(&ends.notes, stopped)
+}
+
+/// The same for a zygote's copy, which is in the user and pid namespaces only so far. Never returns.
+pub(crate) fn join(joining: Joining) -> ! {
+    let Joining { plan, namespaces, ends, birthplace } = joining;
+    crate::report::arm(plan.fault);
+    let joined = namespaces
+        .rest
+        .iter()
+        .try_for_each(|(one, kind)| belljar_sys::process::join(one.as_fd(), *kind).at(Step::Fork));
+    drop((namespaces, birthplace));
+    let arrived = joined.and_then(|()| match plan.is_moved() {
+        true => rustix::io::write(&ends.notes, &Note::Arrived.to_bytes()).map(drop).at(Step::Fork),
+        false => Ok(()),
+    });
+    match arrived {
+        Ok(()) => run(&plan, &ends),
+        Err(stopped) => give_up(&ends.notes, stopped),
+    }
+}
+
+/// If the keeper is gone there is nobody to tell; init's death takes us along anyway.
+fn give_up(notes: &OwnedFd, stopped: Stopped) -> ! {
+    rustix::io::write(notes, &Note::Stopped(stopped).to_bytes()).ok();
     exit_now(127)
 }
 
@@ -110,7 +134,11 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     if matches!(plan.files, Files::Root(_)) {
         // After joining, so that the group looks like the root of all groups from inside.
         unshare_cgroup().at(Step::CgroupNamespace)?;
-        make_network(&ends.orders).at(Step::Loopback)?;
+        if plan.is_joined() {
+            meet_init(&ends.orders).at(Step::Fork)?;
+        } else {
+            make_network(&ends.orders).at(Step::Loopback)?;
+        }
     }
     for (stream, number) in ends.stdio.iter().zip(0..) {
         fd::place_at(stream, number).at(Step::Descriptors)?;
@@ -155,6 +183,14 @@ fn await_root(orders: &OwnedFd) -> OwnedFd {
     let received = fd::receive(orders, &mut word).ok();
     let proc = received.and_then(|message| message.fds.into_iter().next());
     proc.unwrap_or_else(|| exit_now(1)) // init is gone, and has said why if it could
+}
+
+/// Tells init, which did not make us, whom to look after.
+fn meet_init(orders: &OwnedFd) -> Result<()> {
+    match fd::send(orders, &std::process::id().to_le_bytes(), &[]) {
+        Err(Errno::PIPE | Errno::CONNRESET) => exit_now(1), // as below
+        result => result,
+    }
 }
 
 /// A network of our own, with nothing in it but loopback; init is told, and follows.

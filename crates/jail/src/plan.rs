@@ -33,8 +33,25 @@ pub struct Plan {
     /// Set up and verify, then wait for a [`Delivery`]: a sandbox made before there is a program for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// Whose the user namespace is, if not the keeper's: the zygote's, whose copy shall be let in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_uid: Option<u32>,
     /// Break at a step on purpose: how the tests prove that each failure is told and leaks nothing.
     pub fault: Option<Fault>,
+}
+
+impl Plan {
+    /// The payload is a copy of somebody else, who lets it in.
+    pub fn is_joined(&self) -> bool {
+        self.hold == Some(Hold::Forked)
+    }
+
+    /// It is put into its v2 cgroup by the keeper: it comes as somebody who may not go there itself.
+    pub(crate) fn is_moved(&self) -> bool {
+        let v2 = |one: &Hierarchy| one.version == CgroupVersion::V2;
+        self.owner_uid.is_some()
+            && self.cgroup.as_ref().is_some_and(|one| one.hierarchies.iter().any(v2))
+    }
 }
 
 /// What waits in a sandbox that is held. In each case locked down, and found to be so.

@@ -164,6 +164,10 @@ pub(crate) enum Note {
     Ended(Ending),
     /// The files of a delivery are in their places.
     Placed,
+    /// The sandbox stands, init has no privileges left, and the payload may come.
+    Standing,
+    /// It has come, and waits to be put into its cgroup.
+    Arrived,
 }
 
 /// What the payload read of itself, where only it can look.
@@ -223,6 +227,8 @@ impl Note {
                 ]
             }
             Self::Placed => [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Standing => [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Arrived => [6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; NOTE_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -264,6 +270,8 @@ impl Note {
                 }),
             }),
             4 => Self::Placed,
+            5 => Self::Standing,
+            6 => Self::Arrived,
             _ => return None,
         })
     }
@@ -284,6 +292,8 @@ pub struct Disk {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Message {
+    /// The sandbox stands but for its payload, a zygote's copy, for which the descriptors are.
+    Standing,
     /// The sandbox stands and was read back; the program has been released, or is waited for.
     Started(Started),
     /// Nothing of the program ran.
@@ -377,8 +387,8 @@ mod tests {
         };
         let ending =
             Ending { exited: false, value: 9, cpu_us: 8, max_resident_bytes: 7, disk: Some(disk) };
-        for note in [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending), Note::Placed]
-        {
+        let notes = [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending)];
+        for note in notes.into_iter().chain([Note::Placed, Note::Standing, Note::Arrived]) {
             assert_eq!(Note::from_bytes(&note.to_bytes()), Some(note));
         }
     }

@@ -24,6 +24,8 @@ const STAGE: &str = "/usr";
 /// The root holds names, small files and mount points; nothing that grows.
 const ROOT_BYTES: &str = "32m";
 const ROOT_INODES: &str = "8192";
+/// Pseudo-terminals of one sandbox: the host has some four thousand for all.
+const TERMINALS: &str = "64";
 /// What stands over the covered parts of /proc: nothing, as a file and as a directory.
 const COVERS: [&str; 2] = [".belljar/empty", ".belljar/none"];
 const READABLE: Mode = Mode::from_raw_mode(0o755);
@@ -189,7 +191,7 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
     }
     if plan.pseudo_terminals {
         // Every devpts mount is an instance of its own since Linux 4.7.
-        let options = [("ptmxmode", "0666"), ("mode", "0620")];
+        let options = [("ptmxmode", "0666"), ("mode", "0620"), ("max", TERMINALS)];
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let terminals = new_mount("devpts", &options, flags)?;
         make_directories(root, Path::new("/dev/pts"))?;

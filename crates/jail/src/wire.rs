@@ -1,20 +1,23 @@
 //! How a plan and its descriptors reach the keeper: one message over a sequenced-packet socket.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
+use belljar_sys::process::{NEW_IPC, NEW_MOUNT, NEW_NET, NEW_UTS};
 use belljar_sys::{Errno, Result, fd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::payload;
 use crate::plan::{Delivery, Placed, Plan};
 
 /// Files that one run may be given: what fits beside the plan and the standard streams.
 pub const MAX_PLACED: usize = fd::MAX_FDS - 4;
 
 /// The largest plan: a filter, some binds and the environment come nowhere near.
-const MAX_PLAN_BYTES: u64 = 4 << 20;
+const MAX_PLAN_BYTES: usize = 4 << 20;
 
 /// The largest message that is not a plan.
 pub const MAX_MESSAGE_BYTES: usize = 32 << 10;
@@ -37,21 +40,25 @@ pub fn sealed_memory(name: &str, bytes: &[u8]) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create(name, flags)?);
     file.write_all(bytes)?;
-    file.seek(SeekFrom::Start(0))?;
+    file.rewind()?;
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals)?;
     Ok(file.into())
 }
 
+/// A plan in the form in which it travels.
+pub fn plan_memory(plan: &Plan) -> std::io::Result<OwnedFd> {
+    sealed_memory("plan", &serde_json::to_vec(plan)?)
+}
+
 /// Sends the plan, the program's standard streams and the contents of its placed files.
 pub fn send_plan(
     control: impl AsFd,
-    plan: &Plan,
+    plan: BorrowedFd<'_>,
     stdio: [BorrowedFd<'_>; 3],
     placed: &[BorrowedFd<'_>],
 ) -> std::io::Result<()> {
-    let memory = sealed_memory("plan", &serde_json::to_vec(plan)?)?;
-    let mut fds = vec![memory.as_fd()];
+    let mut fds = vec![plan];
     fds.extend(stdio);
     fds.extend(placed);
     Ok(fd::send(control, b"plan", &fds)?)
@@ -66,11 +73,93 @@ pub(crate) fn receive_plan(control: impl AsFd) -> Result<Opening> {
     let memory = next()?;
     let stdio = [next()?, next()?, next()?];
     let placed: Vec<OwnedFd> = fds.collect();
-    let plan: Plan = read_memory(memory)?;
+    let plan: Plan = read_memory(&memory)?;
     if plan.placed.len() == placed.len() {
         Ok(Opening { plan, stdio, placed })
     } else {
         Err(Errno::PROTO)
+    }
+}
+
+/// What a copy of a zygote needs to be the payload of a sandbox that stands.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    pub plan: Plan,
+    pub namespaces: Namespaces,
+    pub ends: payload::Ends,
+    /// The v2 cgroup that it is born into.
+    pub birthplace: Option<OwnedFd>,
+}
+
+/// The namespaces of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    pub user: OwnedFd,
+    pub pid: OwnedFd,
+    /// The others, each with its kind.
+    pub rest: [(OwnedFd, u64); 4],
+}
+
+impl Namespaces {
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let rest = self.rest.iter().map(|(namespace, _)| namespace.as_fd());
+        [self.user.as_fd(), self.pid.as_fd()].into_iter().chain(rest).collect()
+    }
+}
+
+/// Asks for a payload: the keeper to the engine, with what [`send_joining`] passes on.
+pub(crate) fn joining_fds<'a>(
+    namespaces: &'a Namespaces,
+    ends: &'a payload::Ends,
+    birthplace: Option<BorrowedFd<'a>>,
+) -> Vec<BorrowedFd<'a>> {
+    let mut fds = namespaces.fds();
+    fds.extend([ends.notes.as_fd(), ends.gate.as_fd(), ends.orders.as_fd()]);
+    fds.extend(ends.stdio.iter().map(AsFd::as_fd));
+    fds.extend(birthplace);
+    fds
+}
+
+/// Asks a zygote for a copy of itself, in the sandbox whose keeper sent these descriptors.
+pub fn send_joining(
+    zygote: impl AsFd,
+    plan: BorrowedFd<'_>,
+    joining: &[OwnedFd],
+) -> std::io::Result<()> {
+    let mut fds = vec![plan];
+    fds.extend(joining.iter().map(AsFd::as_fd));
+    Ok(fd::send(zygote, b"join", &fds)?)
+}
+
+/// Receives what [`send_joining`] sent. `ECANCELED`: the engine is gone.
+pub(crate) fn receive_joining(engine: impl AsFd) -> Result<Vec<OwnedFd>> {
+    let mut word = [0; 8];
+    let received = fd::receive(engine, &mut word)?;
+    if received.length == 0 { Err(Errno::CANCELED) } else { Ok(received.fds) }
+}
+
+impl Joining {
+    pub(crate) fn from_fds(fds: Vec<OwnedFd>) -> Result<Self> {
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or(Errno::PROTO);
+        let plan = read_memory(&next()?)?;
+        let namespaces = Namespaces {
+            user: next()?,
+            pid: next()?,
+            rest: [
+                (next()?, NEW_MOUNT),
+                (next()?, NEW_NET),
+                (next()?, NEW_IPC),
+                (next()?, NEW_UTS),
+            ],
+        };
+        let ends = payload::Ends {
+            notes: next()?,
+            gate: next()?,
+            orders: next()?,
+            stdio: [next()?, next()?, next()?],
+        };
+        Ok(Self { plan, namespaces, ends, birthplace: fds.next() })
     }
 }
 
@@ -93,7 +182,7 @@ pub(crate) fn receive_delivery(control: impl AsFd) -> Result<(Delivery, Vec<Owne
     let mut fds = received.fds.into_iter();
     let memory = fds.next().ok_or(Errno::CANCELED)?;
     let placed: Vec<OwnedFd> = fds.collect();
-    let delivery: Delivery = read_memory(memory)?;
+    let delivery: Delivery = read_memory(&memory)?;
     if delivery.placed.len() == placed.len() { Ok((delivery, placed)) } else { Err(Errno::PROTO) }
 }
 
@@ -119,12 +208,19 @@ pub(crate) fn receive_placed(commands: impl AsFd) -> Result<Option<(Vec<Placed>,
         return Ok(None);
     };
     let contents: Vec<OwnedFd> = fds.collect();
-    let placed: Vec<Placed> = read_memory(memory)?;
+    let placed: Vec<Placed> = read_memory(&memory)?;
     if placed.len() == contents.len() { Ok(Some((placed, contents))) } else { Err(Errno::PROTO) }
 }
 
-fn read_memory<T: serde::de::DeserializeOwned>(memory: OwnedFd) -> Result<T> {
-    let mut json = Vec::new();
-    File::from(memory).take(MAX_PLAN_BYTES).read_to_end(&mut json).map_err(|_| Errno::IO)?;
+/// From its beginning, wherever others have read: they share the file.
+fn read_memory<T: serde::de::DeserializeOwned>(memory: &OwnedFd) -> Result<T> {
+    let length = rustix::fs::fstat(memory)?.st_size;
+    let length = usize::try_from(length).map_err(|_| Errno::PROTO)?;
+    if length > MAX_PLAN_BYTES {
+        return Err(Errno::MSGSIZE);
+    }
+    let mut json = vec![0; length];
+    let memory = File::from(memory.try_clone().map_err(|_| Errno::MFILE)?);
+    memory.read_exact_at(&mut json, 0).map_err(|_| Errno::IO)?;
     serde_json::from_slice(&json).map_err(|_| Errno::PROTO)
 }

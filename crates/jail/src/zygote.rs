@@ -2,25 +2,25 @@
 //! itself into sandboxes.
 //!
 //! The interpreter's own loop is in its start-up script, which calls these functions through the
-//! `belljar-zygote` library. Each copy is a keeper, which makes a sandbox as every keeper does, from
-//! copies of itself; the payload among them, locked down and verified like any other, calls back into
-//! the interpreter instead of executing one.
+//! `belljar-zygote` library. Each copy is a payload: it enters a sandbox that stands, locks itself down
+//! and is verified like any other, and calls back into the interpreter instead of executing one.
 //!
-//! The engine's end of the zygote's standard input asks for keepers, by sending each one's control
-//! socket, and is told their process ids. They are the engine's own children.
+//! The engine's end of the zygote's standard input asks for copies, by sending what a keeper has made
+//! for one, and is told whether it was made (an errno, or 0).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use belljar_sys::process::{SingleThreaded, fork_sibling};
+use belljar_sys::enter::{Inside, Side, copy_into};
+use belljar_sys::process::SingleThreaded;
 use belljar_sys::{Errno, Result, fd};
 use rustix::process::DumpableBehavior;
 
-use crate::keeper;
-use crate::payload::{Interpreter, set_interpreter};
+use crate::payload::{self, Interpreter, set_interpreter};
+use crate::wire::{Joining, receive_joining};
 
-/// The control socket of the keeper that is wished for.
-static WISH: Mutex<Option<OwnedFd>> = Mutex::new(None);
+/// The descriptors of the copy that is wished for.
+static WISH: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
 /// Makes this process a zygote. `EBUSY`: it has more than one thread, and cannot be copied.
 pub fn begin() -> Result<()> {
@@ -32,21 +32,30 @@ pub fn begin() -> Result<()> {
 
 /// Waits for the next wish. `ECANCELED`: the engine is gone.
 pub fn await_wish() -> Result<()> {
-    let mut word = [0; 8];
-    let received = fd::receive(std::io::stdin(), &mut word)?;
-    let wish = received.fds.into_iter().next().ok_or(Errno::CANCELED)?;
-    *WISH.lock().unwrap_or_else(PoisonError::into_inner) = Some(wish);
+    let wish = receive_joining(std::io::stdin())?;
+    *WISH.lock().unwrap_or_else(PoisonError::into_inner) = wish;
     Ok(())
 }
 
-/// Makes the keeper that was wished for, and says which process it is. Its payload calls `interpreter`,
-/// which does not return.
+/// Makes the copy that was wished for, and says so. It calls `interpreter`, which does not return.
 pub fn grant(interpreter: Interpreter) -> Result<()> {
     set_interpreter(interpreter);
-    let wish = WISH.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Errno::PROTO)?;
+    let wish = std::mem::take(&mut *WISH.lock().unwrap_or_else(PoisonError::into_inner));
     let single = SingleThreaded::prove()?;
-    match fork_sibling(&single)? {
-        Some(keeper) => fd::send(std::io::stdin(), &keeper.to_le_bytes(), &[]),
-        None => keeper::main_as_copy(wish),
+    let made = copy(&single, wish);
+    let errno = made.err().map_or(0, Errno::raw_os_error);
+    fd::send(std::io::stdin(), &errno.to_le_bytes(), &[])
+}
+
+fn copy(single: &SingleThreaded, wish: Vec<OwnedFd>) -> Result<()> {
+    let joining = Joining::from_fds(wish)?;
+    let inside = Inside {
+        user: joining.namespaces.user.as_fd(),
+        pid: joining.namespaces.pid.as_fd(),
+        cgroup: joining.birthplace.as_ref().map(AsFd::as_fd),
+    };
+    match copy_into(single, inside)? {
+        Side::Original => Ok(()),
+        Side::Copy => payload::join(joining),
     }
 }

@@ -158,9 +158,14 @@ fn wipe(text: ptr::NonNull<libc::c_char>) {
     unsafe { ptr::write_bytes(text.as_ptr(), 0, length) };
 }
 
-/// Copies this process, as [`fork`] does, for its own parent to reap.
+/// Makes this process forget its arguments and environment, as copies by [`fork`] do.
+pub fn forget_arguments() -> Result<()> {
+    initial_strings().ok_or(Errno::NOTSUP)?.into_iter().for_each(wipe);
+    Ok(())
+}
+
+/// Copies this process, for its own parent to reap.
 pub fn fork_sibling(single: &SingleThreaded) -> Result<Option<u32>> {
-    remember_thread_id();
     match clone(single, libc::CLONE_PARENT as u64, None)? {
         Cloned::Parent { child, .. } => Ok(Some(child.as_raw_nonzero().get().cast_unsigned())),
         Cloned::Child => Ok(None),
@@ -171,7 +176,7 @@ pub fn fork_sibling(single: &SingleThreaded) -> Result<Option<u32>> {
 /// kernel tells us.
 static THREAD_ID: AtomicPtr<libc::pid_t> = AtomicPtr::new(ptr::null_mut());
 
-fn remember_thread_id() {
+pub(crate) fn remember_thread_id() {
     let mut place: *mut libc::pid_t = ptr::null_mut();
     // SAFETY: the kernel writes one pointer to the local that outlives the call.
     let answer = unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) };
@@ -385,8 +390,22 @@ pub fn unshare_net() -> Result<()> {
 
 /// Joins the network namespace behind a descriptor.
 pub fn join_net(namespace: BorrowedFd<'_>) -> Result<()> {
+    join(namespace, NEW_NET)
+}
+
+/// Joins the namespace behind a descriptor, which must be of this kind.
+pub fn join(namespace: BorrowedFd<'_>, kind: u64) -> Result<()> {
+    let kind = libc::c_int::try_from(kind).map_err(|_| Errno::INVAL)?;
     // SAFETY: takes integers only; the descriptor is borrowed open.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }.into())?;
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into())?;
+    Ok(())
+}
+
+/// Acts as this user from now on, and can still go back.
+pub fn set_effective_uid(uid: u32) -> Result<()> {
+    const KEEP: libc::c_int = -1;
+    // SAFETY: takes integers only.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, KEEP, uid, KEEP) })?;
     Ok(())
 }
 

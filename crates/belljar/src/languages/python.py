@@ -7,7 +7,7 @@ a program is here before it comes as one message on descriptor 3.
 import sys
 
 base = set(sys.modules)  # what every Python has loaded when its program begins
-import _weakref, atexit, gc, importlib, io, json, os, signal, types
+import _weakref, atexit, gc, importlib.machinery, io, json, os, signal, types
 
 DELIVERY = 3
 how, modules, kept = sys.argv[1], sys.argv[2:], set()

@@ -60,6 +60,7 @@ fn text(level: Level, uid: u32, cgroups: &Result<Places, String>, identity: Iden
         identity,
         keep_workspace: false,
         hold: None,
+        zygote_uid: None,
         fault: None,
     });
     let planned = planned.unwrap();

@@ -81,12 +81,6 @@ pub(crate) fn zygote_ids(host: &Host, number: u32) -> Option<(u32, u32)> {
     host.is_root().then_some((id, id))
 }
 
-/// A copy of a zygote has the zygote's own host id.
-pub(crate) fn of_zygote((uid, gid): (u32, u32)) -> Chosen {
-    let identity = Identity::Mapped { inside: INSIDE, uid, gid, writer: MapWriter::Keeper };
-    Chosen { identity, _claim: None }
-}
-
 fn owned_by_root() -> Error {
     let reason = "belongs to root, and the code inside never acts as root: chown it to an ordinary \
                   user, or take the results with --out";

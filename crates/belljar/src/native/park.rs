@@ -1,7 +1,6 @@
 //! Sandboxes that were made ahead: set up, locked down, verified, and waiting for a program.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_jail::plan::{Cgroup, Delivery, Placed};
@@ -12,7 +11,7 @@ use super::failure::explain;
 use super::identity::Chosen;
 use super::plan::Planned;
 use super::run::{Finished, Keeper, OurStreams, Streams, Talk, follow};
-use super::zygote::Grounds;
+use super::zygote::Zygote;
 use crate::model::error::Error;
 use crate::model::spec::Spec;
 
@@ -26,13 +25,11 @@ pub(crate) struct Parked {
     made: Instant,
 }
 
-/// What a plan was made with, to be held until the keeper is gone: its host id, and its zygote's cgroups.
+/// What a plan was made with, to be held until the keeper is gone.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     #[expect(dead_code, reason = "held, not read")]
     pub claim: Chosen,
-    #[expect(dead_code, reason = "held, not read")]
-    pub grounds: Option<Arc<Grounds>>,
     /// What the keeper removes, unless it was killed: nobody else knows of a sandbox that waited.
     pub cgroup: Option<Cgroup>,
 }
@@ -44,14 +41,16 @@ impl Drop for Holdings {
 }
 
 impl Parked {
-    /// Carries a plan out up to the point where the program is missing.
+    /// Carries a plan out up to the point where the program is missing. What waits in it is a copy of the
+    /// zygote, if the plan says so.
     pub(crate) async fn make(
         mut keeper: Keeper,
         planned: Planned,
         holdings: Holdings,
+        zygote: Option<&Zygote>,
     ) -> Result<Self, Error> {
         keeper.hold(holdings);
-        let started = Self::start(&keeper, &planned).await;
+        let started = Self::start(&keeper, &planned, zygote).await;
         let (streams, started) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -66,16 +65,29 @@ impl Parked {
         Ok(Self { keeper, streams, started, planned, made: Instant::now() })
     }
 
-    async fn start(keeper: &Keeper, planned: &Planned) -> Result<(OurStreams, Started), Error> {
+    async fn start(
+        keeper: &Keeper,
+        planned: &Planned,
+        zygote: Option<&Zygote>,
+    ) -> Result<(OurStreams, Started), Error> {
         let streams = Streams::open().map_err(Error::backend("make pipes"))?;
-        wire::send_plan(&keeper.control, &planned.plan, streams.theirs(), &[])
+        let plan =
+            wire::plan_memory(&planned.plan).map_err(Error::backend("write the plan down"))?;
+        wire::send_plan(&keeper.control, plan.as_fd(), streams.theirs(), &[])
             .map_err(Error::backend("hand the plan to the keeper"))?;
         let ours = streams.ours().map_err(Error::backend("use pipes"))?;
-        match keeper.next().await.map_err(Error::backend("hear the keeper"))? {
-            Some((Message::Started(started), _)) => Ok((ours, started)),
-            Some((Message::Failed(failed), _)) => Err(explain(failed, &planned.plan)),
-            Some((Message::Ended(_), _)) | None => {
-                Err(Error::Lost { what: "its keeper died before there was a program" })
+        loop {
+            match (keeper.next().await.map_err(Error::backend("hear the keeper"))?, zygote) {
+                (Some((Message::Started(started), _)), _) => return Ok((ours, started)),
+                (Some((Message::Failed(failed), _)), _) => {
+                    return Err(explain(failed, &planned.plan));
+                }
+                (Some((Message::Standing, joining)), Some(zygote)) => {
+                    zygote.join(&plan, &joining).await.map_err(Error::backend("copy a zygote"))?;
+                }
+                (Some((Message::Standing | Message::Ended(_), _)) | None, _) => {
+                    return Err(Error::Lost { what: "its keeper died before there was a program" });
+                }
             }
         }
     }

@@ -38,6 +38,7 @@ pub(crate) struct Inputs<'a> {
     pub keep_workspace: bool,
     /// Make a sandbox that waits, and what waits in it.
     pub hold: Option<Hold>,
+    pub zygote_uid: Option<u32>,
     pub fault: Option<Fault>,
 }
 
@@ -81,6 +82,7 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
         expect,
         keep_workspace: inputs.keep_workspace,
         hold: inputs.hold,
+        owner_uid: inputs.zygote_uid,
         fault: inputs.fault,
     };
     Ok(Planned { plan, missing })
@@ -327,6 +329,10 @@ fn outside_rules(inputs: &Inputs<'_>, workspace: &Path) -> Vec<LandlockRule> {
     rules
 }
 
+/// Signals that wait and timers, of all processes of the program. A user namespace has a count of its own, but each one
+/// counts for who made it too: without a bound a program takes the caller's, which may be root's.
+const PENDING_SIGNALS: u64 = 1024;
+
 fn rlimits(inputs: &Inputs<'_>, expect: &[Layer]) -> Vec<Rlimit> {
     let limits = &inputs.spec.limits;
     let limit = |resource, value| Rlimit { resource, value };
@@ -341,6 +347,7 @@ fn rlimits(inputs: &Inputs<'_>, expect: &[Layer]) -> Vec<Rlimit> {
         limit(Resource::OpenFiles, limits.open_files),
         limit(Resource::MessageQueueBytes, 0),
         limit(Resource::LockedBytes, 64 << 10),
+        limit(Resource::PendingSignals, PENDING_SIGNALS),
     ];
     if !grouped {
         all.push(limit(Resource::DataBytes, limits.memory_bytes));

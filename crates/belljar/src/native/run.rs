@@ -171,8 +171,9 @@ impl Keeper {
     }
 
     /// The next message; `None` when the keeper is gone.
-    pub(super) async fn next(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+    pub(super) async fn next(&self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
         let mut bytes = Vec::new();
+        let mut was_reset = false;
         let received = loop {
             self.control.readable().await?;
             // Not before there is something to read: this future is made anew for every event.
@@ -180,6 +181,10 @@ impl Keeper {
             let read = || Ok(fd::receive(&self.control, &mut bytes)?);
             match self.control.try_io(Interest::READABLE, read) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // It left without reading what we said last; its own last word comes after this.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !was_reset => {
+                    was_reset = true;
+                }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
                 result => break result?,
             }
@@ -188,7 +193,7 @@ impl Keeper {
             return Ok(None);
         }
         let message = serde_json::from_slice(&bytes[..received.length])?;
-        Ok(Some((message, received.fds.into_iter().next())))
+        Ok(Some((message, received.fds)))
     }
 
     fn order_end(&self, cause: Cause) {
@@ -237,7 +242,8 @@ async fn hand_over(
     let streams = Streams::open().map_err(Error::backend("make pipes"))?;
     let placed = open_placed(&spec.placed)?;
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
-    wire::send_plan(&keeper.control, plan, streams.theirs(), &fds)
+    wire::plan_memory(plan)
+        .and_then(|plan| wire::send_plan(&keeper.control, plan.as_fd(), streams.theirs(), &fds))
         .map_err(Error::backend("hand the plan to the keeper"))?;
     drop(fds);
     drop(placed);
@@ -268,7 +274,12 @@ pub(super) async fn follow(
             message = keeper.next() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
                     Some((Message::Started(one), _)) => started = Some(one),
-                    Some((Message::Ended(report), workspace)) => ended = Some((report, workspace)),
+                    Some((Message::Ended(report), fds)) => {
+                        ended = Some((report, fds.into_iter().next()));
+                    }
+                    Some((Message::Standing, _)) => {
+                        return Err(Error::Lost { what: "its keeper asked for a zygote's copy twice" });
+                    }
                     Some((Message::Failed(failed), _)) => return Err(explain(failed, plan)),
                     None if started.is_none() => {
                         return Err(Error::Lost { what: "its keeper died before the program was released" });
@@ -445,4 +456,25 @@ fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let ours = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
     ours.iter().any(|one| error.raw_os_error() == Some(one.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel answers ECONNRESET first when the other end is closed with something unread in it.
+    #[tokio::test]
+    async fn last_word_of_a_keeper_is_heard_though_it_left_without_reading_ours() {
+        let (control, theirs) = wire::control_pair().unwrap();
+        rustix::io::ioctl_fionbio(&control, true).unwrap();
+        let process = Process { child: None, alive: Alive::default(), holdings: None };
+        let keeper = Keeper { control: UnixDatagram::from_std(control.into()).unwrap(), process };
+        let started = Message::Started(Started { checks: Vec::new() });
+        fd::send(&theirs, &serde_json::to_vec(&started).unwrap(), &[]).unwrap();
+        keeper.order_end(Cause::Cancelled);
+        drop(theirs);
+        let heard = keeper.next().await.unwrap().map(|(message, _)| message);
+        assert_eq!(heard, Some(started));
+        assert!(keeper.next().await.unwrap().is_none());
+    }
 }

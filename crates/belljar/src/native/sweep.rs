@@ -46,7 +46,7 @@ pub(crate) fn sweep(host: &Host) {
     };
     for place in places {
         if let Place::Beneath(directory) = &place.place {
-            each_orphan(directory, remove_cgroup);
+            each_orphan(directory, |path| drop(fs::remove_dir(path)));
         }
     }
     if !is_ours(&host.scratch_parent, host.uid) {
@@ -55,16 +55,6 @@ pub(crate) fn sweep(host: &Host) {
     each_orphan(&host.scratch_parent, |path| drop(remove_scratch(path)));
     // Gone when it is empty; in use when it is not.
     drop(fs::remove_dir(&host.scratch_parent));
-}
-
-/// With what is in it: a zygote's has those of its copies.
-fn remove_cgroup(path: &Path) {
-    for inner in fs::read_dir(path).into_iter().flatten().flatten() {
-        if inner.file_type().is_ok_and(|kind| kind.is_dir()) {
-            drop(fs::remove_dir(inner.path()));
-        }
-    }
-    drop(fs::remove_dir(path));
 }
 
 /// A real directory of this user; in a sticky /tmp nobody else can then put another in its place.

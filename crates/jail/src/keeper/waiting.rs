@@ -25,6 +25,24 @@ impl Keeper {
         Err(heard.stopped(Step::Clone).into())
     }
 
+    /// Waits until init has made all but the payload.
+    pub(super) fn await_standing(&self, control: &OwnedFd) -> std::result::Result<(), Failed> {
+        let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Clone)?;
+        if matches!(heard, Heard::Note(Note::Standing, _)) {
+            return Ok(());
+        }
+        Err(heard.stopped(Step::Clone).into())
+    }
+
+    /// Waits until the payload has come; the answer is which process it is, as we number them.
+    pub(super) fn await_arrival(&self, control: &OwnedFd) -> std::result::Result<u32, Failed> {
+        let heard = self.hear(control, None, Some(SETUP_LIMIT)).at(Step::Fork)?;
+        if let Heard::Note(Note::Arrived, sender) = heard {
+            return Ok(sender);
+        }
+        Err(heard.stopped(Step::Fork).into())
+    }
+
     /// Lets a verified interpreter start, and waits until it waits in turn. None but our own code runs
     /// in it so far.
     pub(super) fn wake_interpreter(&self, control: &OwnedFd) -> std::result::Result<(), Failed> {
@@ -127,9 +145,8 @@ impl Heard {
             Self::Control => Stopped::new(step, Errno::CANCELED),
             // The payload died before it was the program.
             Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
-            Self::Note(Note::Ready(_) | Note::Placed, _) | Self::Gate => {
-                Stopped::new(step, Errno::PROTO)
-            }
+            Self::Note(Note::Ready(_) | Note::Placed | Note::Standing | Note::Arrived, _)
+            | Self::Gate => Stopped::new(step, Errno::PROTO),
         }
     }
 }

@@ -1,0 +1,55 @@
+//! The nursery: a process of which keepers are copies, for an engine that makes many.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+use belljar_jail::{NURSERY_ROLE, wire};
+use belljar_sys::process::Child;
+use belljar_sys::{fd, spawn};
+
+use super::alive::Alive;
+use super::line::Line;
+use super::run::Spare;
+
+/// A copy takes a fraction of a millisecond.
+const COPY_LIMIT: Duration = Duration::from_secs(10);
+
+/// When it is dropped its socket closes and it ends; the keepers it made live on.
+#[derive(Debug)]
+pub(crate) struct Nursery {
+    line: Line,
+    process: Option<Child>,
+    alive: Alive,
+}
+
+impl Nursery {
+    pub(crate) fn start(launcher: &Path, alive: &Alive) -> io::Result<Self> {
+        let (line, theirs) = Line::open()?;
+        let process = spawn::with_socket(launcher, &[NURSERY_ROLE], theirs)?;
+        alive.started();
+        Ok(Self { line, process: Some(process), alive: alive.clone() })
+    }
+
+    /// A keeper without a plan.
+    pub(crate) async fn keeper(&self) -> io::Result<Spare> {
+        let (control, theirs) = wire::control_pair()?;
+        rustix::io::ioctl_fionbio(&control, true)?;
+        let question = |line: &_| Ok(fd::send(line, b"copy", &[theirs.as_fd()])?);
+        let answer = self.line.ask(question, COPY_LIMIT).await?;
+        let number = answer.try_into().map(u32::from_le_bytes).ok();
+        let child = number.and_then(Child::new).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Spare::of(control, child, &self.alive))
+    }
+}
+
+impl Drop for Nursery {
+    fn drop(&mut self) {
+        // Closed now, not when the fields are dropped: its end is waited for.
+        self.line.close();
+        if let Some(process) = self.process.take() {
+            self.alive.see_off(process, || {});
+        }
+    }
+}
