@@ -37,15 +37,13 @@ pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Erro
         let (verdict, detail) = (judged.verdict, judged.detail.clone());
         let raised = judged.raised.clone();
         shared.tell(index, judged, facts);
-        match verdict {
-            CaseVerdict::NotLoaded => shared.tell_rest(group, || Judged {
+        if verdict == CaseVerdict::NotLoaded {
+            shared.tell_rest(group, || Judged {
                 raised: raised.clone(),
                 ..Judged::new(verdict, detail.clone())
-            }),
-            CaseVerdict::Tampered | CaseVerdict::Infrastructure => {
-                shared.tell_rest(group, || Judged::new(verdict, format!("not run: {detail}")));
-            }
-            _ => {}
+            });
+        } else if matches!(verdict, CaseVerdict::Tampered | CaseVerdict::Infrastructure) {
+            shared.tell_rest(group, || Judged::new(verdict, format!("not run: {detail}")));
         }
     }
     lane.close().await;
@@ -190,10 +188,9 @@ fn judged(broken: Broken, limit: Duration) -> Result<Judged, Error> {
         }
         Broken::Test(stopped @ (Stopped::Ended(_) | Stopped::Tampered(_))) => {
             let of_test = judge::stopped(&stopped, limit);
-            let verdict = match of_test.verdict {
-                CaseVerdict::Tampered => CaseVerdict::Ended,
-                other => other,
-            };
+            // A test that spoke out of turn is no candidate that did.
+            let tampered = of_test.verdict == CaseVerdict::Tampered;
+            let verdict = if tampered { CaseVerdict::Ended } else { of_test.verdict };
             Ok(Judged::new(verdict, format!("the test itself: {}", of_test.detail)))
         }
         Broken::Judged(judged) => Ok(judged),

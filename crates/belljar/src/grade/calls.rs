@@ -36,11 +36,8 @@ pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Erro
     let mut lane = Lane { shared, session: None, copies, turn: None, fate: Fate::Alive };
     while let Some(index) = group.next() {
         let (judged, facts) = lane.settle(index).await?;
-        let rest = match judged.verdict {
-            // Loading will not go better for the next.
-            CaseVerdict::NotLoaded if lane.fate == Fate::Unloadable => Some(judged.raised.clone()),
-            _ => None,
-        };
+        // Loading will not go better for the next.
+        let rest = (lane.fate == Fate::Unloadable).then(|| judged.raised.clone());
         let (verdict, detail) = (judged.verdict, judged.detail.clone());
         shared.tell(index, judged, facts);
         if let Some(raised) = rest {
@@ -89,16 +86,17 @@ impl<'a> Lane<'a> {
             }
             let first = self.session.is_none();
             let (judged, facts) = self.attempt(index).await?;
-            let again = match judged.verdict {
-                CaseVerdict::Infrastructure => retries < RETRIES,
-                // What others left may have filled a limit: once more, alone.
+            let ours = judged.verdict == CaseVerdict::Infrastructure;
+            let limit = matches!(
+                judged.verdict,
                 CaseVerdict::TimeLimit
-                | CaseVerdict::MemoryLimit
-                | CaseVerdict::OutputLimit
-                | CaseVerdict::DiskLimit => self.fate == Fate::RunEnded && !first && retries == 0,
-                _ => false,
-            };
-            if !again {
+                    | CaseVerdict::MemoryLimit
+                    | CaseVerdict::OutputLimit
+                    | CaseVerdict::DiskLimit
+            );
+            // What others left may have filled a limit: once more, alone.
+            let alone = limit && self.fate == Fate::RunEnded && !first && retries == 0;
+            if !(alone || (ours && retries < RETRIES)) {
                 return Ok((judged, facts));
             }
             self.drop_session();

@@ -239,10 +239,12 @@ fn order_all<'a>(
     let (mut one, mut two) = (one, two);
     loop {
         match (one.next(), two.next()) {
-            (Some(a), Some(b)) => match order(a, b) {
-                Ordering::Equal => {}
-                other => return other,
-            },
+            (Some(a), Some(b)) => {
+                let side = order(a, b);
+                if side != Ordering::Equal {
+                    return side;
+                }
+            }
             (a, b) => return a.is_some().cmp(&b.is_some()),
         }
     }

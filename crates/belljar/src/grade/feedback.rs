@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::compare::cut;
 use super::{CaseResult, CaseVerdict, Feedback, FeedbackKind, Raised};
-use crate::model::outcome::{Event, Outcome, Verdict};
+use crate::model::outcome::{Event, Outcome};
 
 pub(super) use traces::find_error;
 
@@ -197,10 +197,12 @@ fn of_events(events: &[Event]) -> Vec<Feedback> {
 pub fn of_outcome(outcome: &Outcome, code: &str, language: &str) -> Vec<Feedback> {
     let mut all = Vec::new();
     if let Some(judged) = super::judge::limit(outcome) {
-        let kind = match judged.verdict {
-            CaseVerdict::Infrastructure => FeedbackKind::Infrastructure,
-            CaseVerdict::Refused => FeedbackKind::Blocked,
-            _ => FeedbackKind::Limit,
+        let kind = if judged.verdict == CaseVerdict::Infrastructure {
+            FeedbackKind::Infrastructure
+        } else if judged.verdict == CaseVerdict::Refused {
+            FeedbackKind::Blocked
+        } else {
+            FeedbackKind::Limit
         };
         let fix = outcome.events.first().map_or("", |event| event.fix.as_str());
         let advice = if fix.is_empty() {
@@ -224,9 +226,9 @@ pub fn of_outcome(outcome: &Outcome, code: &str, language: &str) -> Vec<Feedback
     if let Some(raised) = find_error(language, &outcome.stderr) {
         all.push(of_error(code, language, &raised));
     } else if all.is_empty() {
-        let what = match &outcome.verdict {
-            Verdict::Signaled { signal } => format!("ended by signal {signal}"),
-            _ => format!("exit code {}", outcome.exit_code.unwrap_or(-1)),
+        let what = match outcome.signal {
+            Some(signal) => format!("ended by signal {signal}"),
+            None => format!("exit code {}", outcome.exit_code.unwrap_or(-1)),
         };
         let said = outcome.stderr.trim_end().lines().next_back().unwrap_or_default();
         all.push(Feedback {

@@ -210,18 +210,13 @@ fn json(text: &str) -> Result<Problem, SpecError> {
     let not_json = |error: serde_json::Error| SpecError::new("", format!("is not JSON: {error}"));
     let whole: serde_json::Value =
         serde_json::from_str(&keep_large_integers(text)).map_err(not_json)?;
-    match whole {
-        serde_json::Value::Array(all) => {
-            Ok(Problem { cases: each("cases", all)?, ..Problem::default() })
-        }
-        serde_json::Value::Object(_) => serde_json::from_value(whole).map_err(|error| {
-            SpecError::new(
-                "",
-                format!("{error}: it must be a list of cases, or an object with cases"),
-            )
-        }),
-        _ => Err(SpecError::new("", "must be a list of cases, or an object with cases")),
+    if let serde_json::Value::Array(all) = whole {
+        return Ok(Problem { cases: each("cases", all)?, ..Problem::default() });
     }
+    serde_json::from_value(whole).map_err(|error| {
+        let reason = format!("{error}: it must be a list of cases, or an object with cases");
+        SpecError::new("", reason)
+    })
 }
 
 fn each<T: DeserializeOwned>(

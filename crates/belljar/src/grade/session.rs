@@ -69,11 +69,13 @@ pub(super) struct Told {
     pub args: Option<Vec<Value>>,
 }
 
+type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send + 'a>>;
+
 /// A live sandbox.
 pub(super) struct Session<'a> {
     to: Option<mpsc::Sender<Vec<u8>>>,
     inbox: Arc<Mutex<Inbox>>,
-    run: Option<Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send + 'a>>>,
+    run: Option<Running<'a>>,
     /// The process of the last case has answered and was not yet seen to end.
     pub expects_end: bool,
 }

@@ -300,7 +300,16 @@ impl Value {
             Self::Float(value) => Some(*value),
             Self::Int(value) => Some(value.to_f64()),
             Self::Bool(value) => Some(f64::from(u8::from(*value))),
-            _ => None,
+            Self::None
+            | Self::Complex(..)
+            | Self::Str(_)
+            | Self::Bytes(_)
+            | Self::List(_)
+            | Self::Tuple(_)
+            | Self::Set(_)
+            | Self::FrozenSet(_)
+            | Self::Dict(_)
+            | Self::Object(_) => None,
         }
     }
 }

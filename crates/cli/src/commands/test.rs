@@ -51,7 +51,10 @@ async fn carry_out(args: Test) -> Result<u8, Failure> {
     let server = if here { None } else { grades::server(args.server.clone())? };
     let place = match server {
         Some(path) => Where::Server(path),
-        None => Where::Here(Engine::open(Config { fault: fault(&args)?, ..Config::default() })?),
+        None => {
+            let config = Config { fault: fault(&args)?, ..Config::default() };
+            Where::Here(Box::new(Engine::open(config)?))
+        }
     };
     let place = Arc::new(place);
     let parallel = args.parallel.unwrap_or_else(cores).get();
@@ -73,7 +76,7 @@ async fn carry_out(args: Test) -> Result<u8, Failure> {
 
 /// Where grading is done.
 enum Where {
-    Here(Engine),
+    Here(Box<Engine>),
     Server(PathBuf),
 }
 
