@@ -170,7 +170,7 @@ fn cases_that_meet_a_limit_do_not_end_the_others() {
     let grade = grade(request(
         code,
         r#"[{"input_args": [1], "expected_output": 1}, {"input_args": ["sleep"], "expected_output": 1, "timeout_ms": 300},
-            {"input_args": [2], "expected_output": 2}, {"input_args": ["memory"], "expected_output": 1},
+            {"input_args": [2], "expected_output": 2}, {"input_args": ["memory"], "expected_output": 1, "timeout_ms": 60000},
             {"input_args": [3], "expected_output": 3}, {"input_args": ["crash"], "expected_output": 1},
             {"input_args": [4], "expected_output": 4}]"#,
     ));

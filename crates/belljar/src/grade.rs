@@ -300,7 +300,7 @@ impl Engine {
         let judged = |one: &&CaseResult| one.verdict != CaseVerdict::Infrastructure;
         let weight = |passed: bool| -> f64 {
             let counted = test_results.iter().filter(judged).filter(|one| one.passed || !passed);
-            counted.map(|one| one.weight).sum()
+            counted.map(|one| one.weight).fold(0.0, |sum, one| sum + one) // a sum of none is -0.0
         };
         let (won, all) = (weight(true), weight(false));
         let checked = &shared.checked;
