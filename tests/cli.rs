@@ -17,5 +17,7 @@ mod exit_codes;
 mod languages;
 #[path = "cli/output.rs"]
 mod output;
+#[path = "cli/screening.rs"]
+mod screening;
 #[path = "cli/words.rs"]
 mod words;

@@ -23,5 +23,7 @@ mod http;
 mod running;
 #[path = "server/runs.rs"]
 mod runs;
+#[path = "server/screening.rs"]
+mod screening;
 #[path = "server/soak.rs"]
 mod soak;

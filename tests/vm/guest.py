@@ -324,6 +324,18 @@ def warm_runs_of_an_ordinary_user_are_as_whole_as_cold_ones():
     warm_runs_are_whole(AS_ANN, ANN, uid=1000)
 
 
+@test
+def warm_runs_of_root_in_a_delegated_scope_are_copies_and_as_whole():
+    before = ["systemd-run", "--scope", "--quiet", "-p", "Delegate=yes"]
+    warm_runs_are_whole(before, ROOT, uid=0)
+
+
+@test
+def warm_runs_of_an_ordinary_user_in_a_delegated_scope_are_copies_and_as_whole():
+    before = [*AS_ANN, "systemd-run", "--user", "--scope", "--quiet", "-p", "Delegate=yes"]
+    warm_runs_are_whole(before, ANN, uid=1000)
+
+
 def warm_runs_are_whole(before, env, uid):
     with serving(before, env, uid) as socket:
         for level in ("standard", "strict"):

@@ -54,6 +54,27 @@ fn zygote_that_dies_is_replaced_and_no_run_fails() {
     }
 }
 
+#[test]
+fn nursery_that_dies_is_replaced_and_no_run_fails() {
+    let server = Server::with(&["--warm", "python", "--pool-floor", "1", "--pool", "1"]);
+    let nurseries = || {
+        let children = server.children().into_iter();
+        children.filter(|pid| name_of(*pid) == "belljar-nursery").collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        server.wait_until_full(1);
+        let [nursery] = nurseries()[..] else {
+            panic!("not one nursery: {:?}", nurseries());
+        };
+        kill(nursery);
+        gone(nursery);
+        for level in [Level::Standard, Level::Strict] {
+            assert_eq!(ok(&server.warm(level)), Start::Warm);
+        }
+        wait_until("another nursery", || nurseries().iter().any(|one| *one != nursery));
+    }
+}
+
 each_level!(sandbox_that_dies_while_it_waits_fails_no_run, [standard, strict], |level| {
     let server = Server::with(&["--warm", "python", "--pool-floor", "2", "--pool", "4"]);
     assert_eq!(ok(&server.warm(level)), Start::Warm);
@@ -196,27 +217,14 @@ fn what_cannot_be_warm_is_refused_by_name_and_runs_cold_by_itself() {
     }
 }
 
-each_level!(arguments_too_long_for_a_delivery_go_cold_by_themselves, [standard, strict], |level| {
+each_level!(longest_arguments_and_variables_are_delivered, [standard, strict], |level| {
     let server = Server::with(&["--warm", "python"]);
-    let code = "import os, sys; print(len(sys.argv[1]), len(os.environ.get('LONG', '')))";
-    // As JSON a byte can take six, and a delivery has 160 KiB.
-    let (fits, too_long) = ("a".repeat(26_000), "a".repeat(27_000));
-    let run = |sandbox: Sandbox| {
-        let outcome = sandbox.run_python(code);
-        assert!(outcome.ok(), "{outcome:?}");
-        (outcome.start, outcome.stdout)
-    };
-    let warm = run(server.warm(level).args([fits.as_str()]));
-    assert_eq!(warm, (Start::Warm, "26000 0\n".to_owned()));
-    let cold = run(server.any(level).args([too_long.as_str()]));
-    assert_eq!(cold, (Start::Cold, "27000 0\n".to_owned()));
-    let variable = format!("LONG={too_long}");
-    let cold = run(server.any(level).with(["--env", &variable]).args(["a"]));
-    assert_eq!(cold, (Start::Cold, "1 27000\n".to_owned()));
-    // Who insists is told why.
-    let refused = server.warm(level).args([too_long.as_str()]).plain("python", code);
-    assert_eq!((refused.code, refused.out()), (Some(2), String::new()), "{refused:?}");
-    assert!(refused.err().contains("its arguments are too long"), "{refused:?}");
+    let code = "import os, sys; print(len(sys.argv[1]), len(os.environ['LONG']))";
+    let long = "a".repeat(65_000);
+    let variable = format!("LONG={long}");
+    let sandbox = server.warm(level).with(["--env", &variable]).args([&long]);
+    let outcome = sandbox.run_python(code);
+    assert_eq!((outcome.start, outcome.stdout.as_str()), (Start::Warm, "65000 65000\n"));
 });
 
 #[test]
@@ -400,13 +408,13 @@ fn interpreter_that_its_programs_could_change_is_never_copied() {
 
 /// As small as a start-up script can be, with a thread that is there before the first copy.
 const THREADY: &str = r#"
-import ctypes, json, os, sys, threading
+import ctypes, os, sys, threading
 def run():
     os.write(3, b"r")
     message = os.read(3, 1 << 18)
     os.close(3)
     if not message: os._exit(0)
-    exec(open(json.loads(message)["argv"][1]).read())
+    exec(open(message.split(b"\0")[2]).read())
     sys.stdout.flush()
     os._exit(0)
 if sys.argv[1] == "fork":

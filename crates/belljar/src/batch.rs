@@ -177,7 +177,7 @@ impl Batch {
         let task = self.running.spawn(async move {
             let run = async {
                 // A mistake is told without a turn.
-                let run = engine.prepare(request?)?;
+                let run = engine.prepare(request?)?.screen().await?;
                 let _turn = match &place {
                     Some(place) => Some(place.turn().await?),
                     None => None,
@@ -213,6 +213,7 @@ impl Batch {
             // Nothing ran.
             Err(
                 Error::Spec(_)
+                | Error::Screened(_)
                 | Error::Setup { .. }
                 | Error::Unavailable { .. }
                 | Error::Busy { .. },

@@ -100,6 +100,7 @@ impl Problem {
                 Self { what: format!("needs {missing}"), hint: Some(hint) }
             }
             Error::Spec(_)
+            | Error::Screened(_)
             | Error::Setup { .. }
             | Error::NotVerified { .. }
             | Error::Backend { .. }

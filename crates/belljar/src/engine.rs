@@ -16,6 +16,7 @@ use crate::model::level::Level;
 use crate::model::outcome::{Outcome, Start, Stream};
 use crate::model::receipt::{Receipt, Versions};
 use crate::model::request::{RunRequest, StartRequest};
+use crate::model::screening::ScreenMode;
 use crate::model::spec::{LanguageFacts, Program, Source, Spec, WORKSPACE};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
@@ -27,6 +28,7 @@ use crate::native::zygote::Zygote;
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
+use crate::screen::{Gate, Screener, Sources};
 
 /// Sandboxes that one run may find dead when it comes to them.
 const MOST_TRIES: usize = 100;
@@ -55,6 +57,10 @@ pub struct Config {
     pub launcher: PathBuf,
     /// Directories with language files, beside the built-in ones. Later ones win.
     pub language_directories: Vec<PathBuf>,
+    /// Files with screening rules of one's own, beside the built-in ones. Later ones win.
+    pub screen_rules: Vec<PathBuf>,
+    /// What every run is screened by at least, whatever its request says.
+    pub screen_least: ScreenMode,
     /// Keep sandboxes ready ahead of the runs that will want them: for a process that lives long.
     /// [`Engine::tend_pool`] must then be running.
     pub pool: Option<PoolConfig>,
@@ -72,7 +78,8 @@ impl Default for Config {
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
         let launcher = PathBuf::from("/proc/self/exe");
-        Self { launcher, language_directories, pool: None, fault: None }
+        let (screen_rules, screen_least) = (Vec::new(), ScreenMode::Off);
+        Self { launcher, language_directories, screen_rules, screen_least, pool: None, fault: None }
     }
 }
 
@@ -82,6 +89,7 @@ pub struct Engine {
     config: Config,
     host: Host,
     languages: Languages,
+    screener: Arc<Screener>,
     alive: Alive,
     spare: Arc<Mutex<Option<Spare>>>,
     pool: Option<Arc<Pool>>,
@@ -98,10 +106,12 @@ impl Engine {
             return Err(Error::Backend { operation: "open an engine", source: why });
         }
         let languages = Languages::load(&config.language_directories)?;
+        let screener = Arc::new(Screener::new(&config.screen_rules)?);
         let host = Host::look();
         let (alive, spare) = (Alive::default(), Arc::default());
         let pool = config.pool.clone().map(|config| Arc::new(Pool::new(config)));
-        Ok(Self { config, host, languages, alive, spare, pool, swept: Arc::new(Once::new()) })
+        let swept = Arc::new(Once::new());
+        Ok(Self { config, host, languages, screener, alive, spare, pool, swept })
     }
 
     /// Gives the first run a keeper that was started ahead.
@@ -234,6 +244,11 @@ impl Engine {
         &self.languages
     }
 
+    /// What reads code before it is run.
+    pub fn screener(&self) -> &Screener {
+        &self.screener
+    }
+
     /// Runs one request to its end. Dropping the future ends the program and all it started.
     ///
     /// Must be awaited in a tokio runtime with I/O enabled.
@@ -241,9 +256,17 @@ impl Engine {
         self.prepare(request)?.run(&mut |_, _| {}).await
     }
 
+    /// The same without reading the code: for what we run ourselves.
+    pub(crate) async fn run_unscreened(&self, request: RunRequest) -> Result<Outcome, Error> {
+        let mut run = self.prepare(request)?;
+        run.gate.mode = ScreenMode::Off;
+        run.run(&mut |_, _| {}).await
+    }
+
     /// Checks a request and makes it ready to run; see [`Run`] for output as it comes and results.
     pub fn prepare(&self, request: RunRequest) -> Result<Run<'_>, Error> {
         let (language, start) = (self.language_of(&request)?, request.start);
+        let mode = request.screen.max(self.config.screen_least);
         let facts =
             language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
         let spec = Spec::resolve(request, facts.as_ref())?;
@@ -258,7 +281,12 @@ impl Engine {
             Program::Code { .. } => language.map(Language::find).transpose()?,
             Program::Command { .. } => None,
         };
-        Ok(Run { engine: self, spec, language, interpreter, out: None, start })
+        let sources = match mode {
+            ScreenMode::Off => Sources::default(),
+            ScreenMode::Advise | ScreenMode::Refuse => Sources::of(&spec, &self.languages),
+        };
+        let gate = Gate::new(mode, &self.screener, sources);
+        Ok(Run { engine: self, spec, language, interpreter, out: None, start, gate })
     }
 
     /// The place of a run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
@@ -298,6 +326,7 @@ pub struct Run<'a> {
     interpreter: Option<Interpreter>,
     out: Option<PathBuf>,
     start: StartRequest,
+    gate: Gate,
 }
 
 impl Run<'_> {
@@ -314,7 +343,10 @@ impl Run<'_> {
     }
 
     pub(crate) fn can_fork(&self) -> bool {
-        self.engine.pool.as_ref().zip(self.language).is_some_and(|(pool, one)| pool.can_fork(one))
+        // Into a scope that systemd made around its keeper a zygote's copy would not be let.
+        let in_scopes = matches!(self.engine.host.cgroups, Cgroups::Scope { .. });
+        let pool = self.engine.pool.as_ref().filter(|_| !in_scopes);
+        pool.zip(self.language).is_some_and(|(pool, one)| pool.can_fork(one))
     }
 
     /// Copies what the program leaves in /workspace to this directory, which must be new or empty.
@@ -333,6 +365,13 @@ impl Run<'_> {
         Ok(self)
     }
 
+    /// Reads the code now, if what is found may refuse the run: before it waits for anything. A run that
+    /// was not screened so does it when it is run.
+    pub async fn screen(mut self) -> Result<Self, Error> {
+        self.gate.pass(self.engine).await?;
+        Ok(self)
+    }
+
     /// Runs it; `sink` gets the output as it comes, whole, beside what the Outcome keeps.
     pub async fn run(self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send)) -> Result<Outcome, Error> {
         self.run_with_files(sink).await.map(|(outcome, _)| outcome)
@@ -343,7 +382,12 @@ impl Run<'_> {
         self,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
-        self.carry_out(&mut Talk { sink, input: None }).await
+        let mut run = self.screen().await?;
+        // Beside the run: advice must not keep anybody waiting.
+        let advice = run.gate.begin();
+        let (mut outcome, copied) = run.carry_out(&mut Talk { sink, input: None }).await?;
+        outcome.screening = advice.told().await;
+        Ok((outcome, copied))
     }
 
     /// Runs it with a standard input that is written while it runs.
@@ -521,6 +565,7 @@ impl Run<'_> {
             labels: self.spec.labels.clone(),
             start,
             receipt,
+            screening: None,
         })
     }
 }

@@ -37,6 +37,7 @@ mod native;
 mod output_files;
 mod pool;
 mod queue;
+pub mod screen;
 pub mod seccomp;
 
 pub use batch::Budget;
@@ -53,6 +54,7 @@ pub use model::outcome::{
 };
 pub use model::receipt::{Missing, Receipt, Versions};
 pub use model::request::{Data, RunRequest, StartRequest, Workspace};
+pub use model::screening::{Finding, ScreenMode, Screening, Severity, SyntaxFault};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;

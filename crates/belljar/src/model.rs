@@ -6,5 +6,6 @@ pub(crate) mod limits;
 pub(crate) mod outcome;
 pub(crate) mod receipt;
 pub(crate) mod request;
+pub(crate) mod screening;
 pub(crate) mod spec;
 pub mod units;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar::grade::Isolate;
-use belljar::{Level, StartRequest, units};
+use belljar::{Level, ScreenMode, StartRequest, units};
 use clap::{Args, Parser, Subcommand};
 
 /// Run code that AI agents write where it can do no harm, and be told the truth about it.
@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Batch(Batch),
     /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
+    /// Read a program without running it, and tell what looks dangerous
+    Screen(Screen),
     /// Print what the running server keeps ready, and how it served the runs so far
     Stats(Stats),
     /// Say what this host can keep, level by level, and what would enable the rest
@@ -120,6 +122,14 @@ pub(crate) struct Run {
     /// Take a sandbox that was made ahead (warm), a new one (cold), or what comes sooner (any)
     #[arg(long, value_name = "HOW", default_value = "any", value_parser = start)]
     pub start: StartRequest,
+
+    /// Read the code first: off, advise (tell what looks dangerous), or refuse (do not run that)
+    #[arg(long, value_name = "MODE", default_value = "advise")]
+    pub screen: ScreenMode,
+
+    /// A file of screening rules of your own; see `belljar screen --help`
+    #[arg(long, value_name = "FILE")]
+    pub screen_rules: Vec<PathBuf>,
 
     /// Break set-up at a step, as step or step:die; for tests
     #[arg(long = "break-at", hide = true, value_name = "STEP")]
@@ -396,6 +406,14 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub max_queue: usize,
 
+    /// Read the code of every run at least so: off, advise or refuse
+    #[arg(long, value_name = "MODE", default_value = "off")]
+    pub screen: ScreenMode,
+
+    /// A file of screening rules of your own; see `belljar screen --help`
+    #[arg(long, value_name = "FILE")]
+    pub screen_rules: Vec<PathBuf>,
+
     /// How long runs may go on after the first signal
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::parse_duration)]
     pub drain: Duration,
@@ -419,6 +437,50 @@ pub(crate) struct Serve {
     /// With less memory available than this, nothing is kept ready
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = units::parse_bytes)]
     pub memory_reserve: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  belljar screen tool.py
+  echo 'rm -rf /' | belljar screen --language bash -
+  belljar screen --json --rules own.toml tool.py
+  belljar screen --list                            # every rule, with its reason
+
+This is advice from reading the code; the sandbox is the wall, whatever this says. What the code does
+by names that are only known when it runs, nobody can read. Whether the text is a program at all is
+asked of the language itself, in a sandbox. The exit code is 0 when nothing was found that `belljar
+run --screen refuse` would refuse, 1 when something was.
+
+A file of rules is TOML:
+  refuse = \"high\"                  # what --screen refuse refuses; medium unless told
+  off = [\"python/open-write\"]
+  severity = { \"python/socket\" = \"high\" }
+  [[rule]]
+  id = \"no-boto\"
+  language = \"python\"
+  severity = \"medium\"
+  reason = \"speaks to the cloud\"
+  modules = [\"boto3\"]              # or calls, commands, redirects, query")]
+pub(crate) struct Screen {
+    /// The program: a file, or - for standard input
+    #[arg(value_name = "FILE", required_unless_present = "list", conflicts_with = "list")]
+    pub program: Option<PathBuf>,
+
+    /// python, bash or node; else told by extension or #! line
+    #[arg(short, long, value_name = "LANGUAGE")]
+    pub language: Option<String>,
+
+    /// A file of rules of your own; later ones win
+    #[arg(long, value_name = "FILE")]
+    pub rules: Vec<PathBuf>,
+
+    /// Print every rule instead
+    #[arg(long)]
+    pub list: bool,
+
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ mod batch;
 mod catalogue;
 mod doctor;
 mod run;
+mod screen;
 mod serve;
 mod stats;
 pub(crate) mod test;
@@ -26,6 +27,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Test(test) => test::test(*test).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
+        Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Doctor(doctor) => doctor::doctor(doctor).await,
         Command::Levels(format) => catalogue::levels(&format),

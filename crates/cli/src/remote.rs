@@ -46,7 +46,9 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Here(error) => render::error_code(error),
-            Self::Told(problem) if &*problem.kind == "spec" => render::BAD_REQUEST,
+            Self::Told(problem) if matches!(&*problem.kind, "spec" | "screened") => {
+                render::BAD_REQUEST
+            }
             Self::Told(_) => render::OURS,
         }
     }
@@ -72,6 +74,9 @@ impl Failure {
             if let Some(value) = value {
                 inner[name] = (**value).into();
             }
+        }
+        if let Some(screening) = &problem.screening {
+            render::screened(&mut inner, screening);
         }
         serde_json::json!({ "error": inner })
     }
@@ -102,6 +107,7 @@ pub(crate) fn find(args: &Run) -> Result<Option<Server>, Error> {
         ("--workspace", args.workspace.is_some()),
         ("--out", args.out.is_some()),
         ("--break-at", args.fault.is_some()),
+        ("--screen-rules", !args.screen_rules.is_empty()),
     ];
     let here_only = here_only.into_iter().find_map(|(name, given)| given.then_some(name));
     let wanted = args.server.is_some();

@@ -5,7 +5,7 @@ pub(crate) mod tests_table;
 use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;
-use belljar::{DiskLimit, Error, Outcome, Stream, Verdict};
+use belljar::{DiskLimit, Error, Outcome, Screening, Severity, Stream, Verdict};
 
 use crate::output::put;
 
@@ -41,7 +41,7 @@ pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
 /// The one mapping from an Error to an exit code.
 pub(crate) fn error_code(error: &Error) -> u8 {
     match error {
-        Error::Spec(_) => BAD_REQUEST,
+        Error::Spec(_) | Error::Screened(_) => BAD_REQUEST,
         Error::Cancelled => CANCELLED,
         Error::Setup { .. }
         | Error::NotVerified { .. }
@@ -70,6 +70,7 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
     let mut inner = serde_json::json!({ "kind": error.kind(), "message": error.to_string() });
     match error {
         Error::Spec(spec) => inner["field"] = spec.field.clone().into(),
+        Error::Screened(screening) => screened(&mut inner, screening),
         Error::Setup { step, errno, .. } => {
             inner["step"] = belljar::step_name(*step).into();
             inner["errno"] = errno.clone().into();
@@ -83,6 +84,19 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })
+}
+
+/// Adds what screening found to an error.
+pub(crate) fn screened(error: &mut serde_json::Value, screening: &Screening) {
+    error["field"] = "code".into();
+    // It is text and numbers: there is nothing in it that JSON could not say.
+    error["screening"] = serde_json::to_value(screening).unwrap_or_default();
+}
+
+/// What reading the code found that is worth a line; nothing for what ordinary programs do.
+pub(crate) fn advice(outcome: &Outcome) -> Option<String> {
+    let headline = outcome.screening.as_ref()?.headline(Severity::Medium)?;
+    Some(format!("advice: {headline}. \"belljar screen\" tells more; --screen off is silent"))
 }
 
 /// Prints a value as JSON on stdout, readable, with control characters escaped.

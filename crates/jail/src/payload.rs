@@ -245,7 +245,7 @@ fn wait_for_release(gate: &OwnedFd) -> Result<()> {
 fn await_invocation(gate: &OwnedFd) -> Result<Invocation> {
     let mut bytes = vec![0; MAX_DELIVERY_BYTES];
     let length = rustix::io::retry_on_intr(|| rustix::io::read(gate, &mut bytes[..]))?;
-    serde_json::from_slice(&bytes[..length]).map_err(|_| Errno::CANCELED)
+    Invocation::from_bytes(&bytes[..length]).ok_or(Errno::CANCELED)
 }
 
 /// The program in the form that exec takes.

@@ -66,7 +66,7 @@ pub enum Hold {
     Forked,
 }
 
-/// Where a waiting interpreter says that it waits (one byte), reads its delivery (one message of JSON)
+/// Where a waiting interpreter says that it waits (one byte), reads its [`Invocation`] (one message)
 /// and sees that none will come (the end). It closes it before it runs the program.
 pub const DELIVERY_FD: i32 = 3;
 
@@ -84,11 +84,36 @@ pub struct Delivery {
 }
 
 /// The part of a delivery that reaches the program's own process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
     pub argv: Vec<String>,
     pub environment: Vec<(String, String)>,
+}
+
+impl Invocation {
+    /// How many arguments, the arguments, then `NAME=VALUE`, each ended by a NUL, which none of them can
+    /// hold: what an interpreter takes apart with the least ado.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = format!("{}\0", self.argv.len()).into_bytes();
+        for argument in &self.argv {
+            bytes.extend([argument.as_bytes(), b"\0"].concat());
+        }
+        for (name, value) in &self.environment {
+            bytes.extend([name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat());
+        }
+        bytes
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(bytes).ok()?.split_terminator('\0');
+        let count = words.next()?.parse().ok()?;
+        let argv: Vec<String> = words.by_ref().take(count).map(ToOwned::to_owned).collect();
+        let pair = |word: &str| {
+            word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        let environment = words.map(pair).collect::<Option<_>>()?;
+        (argv.len() == count).then_some(Self { argv, environment })
+    }
 }
 
 /// Who the program is, seen from the host.
@@ -391,6 +416,19 @@ pub fn unpack(packed: u64) -> belljar_sys::seccomp::Instruction {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_invocation_survives_the_wire() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let invocation = Invocation {
+            argv: vec!["python3".to_owned(), String::new(), "a=b\n".to_owned()],
+            environment: vec![pair("A", ""), pair("B", "c=d")],
+        };
+        assert_eq!(Invocation::from_bytes(&invocation.to_bytes()), Some(invocation));
+        for cut in [&b""[..], b"2\0one\0", b"x\0", b"0\0no pair\0"] {
+            assert_eq!(Invocation::from_bytes(cut), None);
+        }
+    }
 
     #[test]
     fn an_instruction_survives_packing() {

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use belljar::Error;
+use belljar::{Error, Screening};
 use hyper::StatusCode;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub struct Problem {
     pub title: Box<str>,
     /// What was attempted, on what, and what to do.
     pub detail: Box<str>,
-    /// `spec`, `setup`, `not_verified`, `unavailable`, `backend`, `lost`, `budget`, `busy`, `cancelled`
+    /// `spec`, `screened`, `setup`, `not_verified`, `unavailable`, `backend`, `lost`, `budget`, `busy`, `cancelled`
     /// as everywhere in Belljar; `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
     /// `too_large`, `timeout` for requests that never reached the engine.
     pub kind: Box<str>,
@@ -32,6 +32,9 @@ pub struct Problem {
     pub step: Option<Box<str>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub errno: Option<Box<str>>,
+    /// What was found in code that was to be refused for it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub screening: Option<Box<Screening>>,
 }
 
 impl Problem {
@@ -44,6 +47,7 @@ impl Problem {
             field: None,
             step: None,
             errno: None,
+            screening: None,
         }
     }
 
@@ -58,6 +62,8 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let status = match error {
             Error::Spec(_) => StatusCode::BAD_REQUEST,
+            // Well said, and asked not to be done.
+            Error::Screened(_) => StatusCode::UNPROCESSABLE_ENTITY,
             // Only inside the answer to a batch: the batch's own budget was too small for this one.
             Error::Budget { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Error::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -71,6 +77,10 @@ impl From<&Error> for Problem {
         let mut problem = Self::new(status, error.kind(), error.to_string());
         match error {
             Error::Spec(spec) => problem.field = Some(spec.field.as_str().into()),
+            Error::Screened(screening) => {
+                problem.field = Some("code".into());
+                problem.screening = Some(screening.clone());
+            }
             Error::Setup { step, errno, .. } => {
                 problem.step = Some(belljar::step_name(*step).into());
                 problem.errno = Some(errno.as_str().into());

@@ -107,7 +107,10 @@ impl Shared {
 
 /// Whether an error is the caller's, or of this host as such: then there is no grade.
 pub(super) fn is_final(error: &Error) -> bool {
-    matches!(error, Error::Spec(_) | Error::Unavailable { .. } | Error::Cancelled)
+    matches!(
+        error,
+        Error::Spec(_) | Error::Screened(_) | Error::Unavailable { .. } | Error::Cancelled
+    )
 }
 
 /// Runs all cases. The results are in the order of the cases.

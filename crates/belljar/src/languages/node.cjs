@@ -10,10 +10,13 @@ function awaitProgram() {
   const length = fs.readSync(DELIVERY, message);
   fs.closeSync(DELIVERY);
   if (length === 0) process.reallyExit(0); // nobody wants us any more
-  const { argv, environment } = JSON.parse(message.toString('utf8', 0, length));
+  const [count, ...words] = message.toString('utf8', 0, length).split('\0');
   for (const name of Object.keys(process.env)) delete process.env[name];
-  for (const [name, value] of environment) process.env[name] = value;
-  process.argv.splice(2, Infinity, ...argv.slice(2));
+  for (const word of words.slice(Number(count))) {
+    const middle = word.indexOf('=');
+    if (middle > 0) process.env[word.slice(0, middle)] = word.slice(middle + 1);
+  }
+  process.argv.splice(2, Infinity, ...words.slice(2, Number(count)));
 }
 
 // A worker of the program loads this again, and has its program already.

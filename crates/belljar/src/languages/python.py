@@ -7,49 +7,55 @@ a program is here before it comes as one message on descriptor 3.
 import sys
 
 base = set(sys.modules)  # what every Python has loaded when its program begins
-import _weakref, atexit, gc, importlib.machinery, io, json, os, signal, types
+import _signal, _weakref, atexit, gc, importlib.machinery, io, os, types
 
+# A copy shares every page that neither side has written since, and to read an object is to write its count.
+# So what can be done in the zygote is done there, and copies look at as little as they can.
 DELIVERY = 3
-how, modules, kept = sys.argv[1], sys.argv[2:], set()
+how, modules = sys.argv[1], sys.argv[2:]
+kept, newest, ours, before = set(), None, set(), {}
 forms = [(one.encoding, one.errors) for one in (sys.stdin, sys.stdout, sys.stderr)]  # as the locale has it
 sys.path[:] = [entry for entry in sys.path if entry]  # the empty one is there for -c alone
 
 
 def load():
+    global kept, newest, ours, before
     for name in modules:
         try:
             importlib.import_module(name)
         except ImportError:
             pass  # not every host has every module
+    for number in range(1, _signal.NSIG):  # whatever this process was started with
+        if _signal.getsignal(number) is _signal.SIG_IGN and number not in (_signal.SIGPIPE, _signal.SIGXFSZ):
+            _signal.signal(number, _signal.SIG_DFL)
+    kept, newest = set(sys.modules), next(reversed(sys.modules))
+    ours, before = kept - base, dict(os.environ)
     gc.collect()
-    gc.freeze()  # copies share what nobody touches
+    gc.freeze()
 
 
 def receive():
     rehearse()
-    before = dict(os.environ)
     os.write(DELIVERY, b"r")
     message = os.read(DELIVERY, 1 << 18)
     os.close(DELIVERY)
     if not message:
         os._exit(0)  # nobody wants us any more
-    delivery = json.loads(message)
-    after = dict(delivery["environment"])
+    count, _, rest = message.decode(errors="surrogateescape").partition("\0")
+    words, count = rest.split("\0"), int(count)
+    after = dict(word.split("=", 1) for word in words[count:] if word)
     for name in before.keys() - after.keys():
         del os.environ[name]
     for name, value in after.items():
         if before.get(name) != value:
             os.environ[name] = value
-    return delivery["argv"]
+    return words[:count]
 
 
 def rehearse():
     """Touches what the coming program will need: a page that a copy shares is slow only the first time."""
-    json.loads('{"argv": ["a", 1], "environment": [["b", "c"]]}')
-    with open(os.devnull, "rb") as file:
-        exec(compile(file.read() + b"import sys\n", "rehearsal", "exec", dont_inherit=True), {})
-    os.environ["BELLJAR"] = ""
-    del os.environ["BELLJAR"]
+    source = read(os.devnull) + b"import sys\n"
+    exec(compile(source, "rehearsal", "exec", dont_inherit=True), program(os.devnull).__dict__)
     sys.stdout.write("")
     flush(0)
     gc.collect()
@@ -61,17 +67,9 @@ def run(argv):
     sys.argv, sys.orig_argv = argv[1:], argv
     sys.path.insert(0, os.path.dirname(path))
     make_way(sys.path[0])
-    kept.update(sys.modules)
-    main = types.ModuleType("__main__")
-    main.__dict__.update(
-        __file__=path, __cached__=None, __annotations__={}, __builtins__=sys.modules["builtins"],
-        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
-    )
-    sys.modules["__main__"] = main
+    main = sys.modules["__main__"] = program(path)
     try:
-        with open(path, "rb") as file:
-            source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+        exec(compile(read(path), path, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as exit:
         return exit_code(exit.code)
     except BaseException as error:
@@ -81,9 +79,26 @@ def run(argv):
     return report(failed)  # out here what its hook raises has no context of ours
 
 
+def program(path):
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path, __cached__=None, __annotations__={}, __builtins__=sys.modules["builtins"],
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
+    return main
+
+
+def read(path):
+    """The least that reads a file: whole objects for it come with the program, if it wants them."""
+    file, parts = os.open(path, os.O_RDONLY | os.O_CLOEXEC), []
+    while part := os.read(file, 1 << 15):
+        parts.append(part)
+    os.close(file)
+    return b"".join(parts)
+
+
 def make_way(directory):
     """The program's own files come before modules of the same name, which were loaded without asking them."""
-    ours = sys.modules.keys() - base
     for entry in os.listdir(directory):
         name, _, suffix = entry.partition(".")
         if name in ours and (suffix in ("", "py", "pyc") or suffix.endswith("so")):
@@ -118,8 +133,8 @@ def report(error):
         print("\nOriginal exception was:", file=sys.stderr)
         sys.__excepthook__(kind, error, trace)
     if kind is KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        os.kill(os.getpid(), _signal.SIGINT)
     return 1
 
 
@@ -144,8 +159,13 @@ def leave(code):
     flush_files()
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         sys.__dict__.pop(name, None)
-    left = []
-    for name in [one for one in sys.modules if one == "__main__" or one not in kept]:
+    left, names = [], ["__main__"]
+    for name in reversed(sys.modules):  # the program's own were added last
+        if name is newest:
+            break
+        if name not in kept:
+            names.append(name)
+    for name in reversed(names):
         module, sys.modules[name] = sys.modules[name], None
         if isinstance(module, types.ModuleType):
             left.append(_weakref.ref(module))
@@ -186,14 +206,10 @@ def flush(code):
 
 def renew():
     """What a copy must not share with the others, beyond what Python renews by itself."""
-    for number in signal.valid_signals():  # the zygote may have been started with others
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    for name in ("SIGPIPE", "SIGXFSZ"):  # as Python has them from its start
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin, sys.stdout, sys.stderr = stream(0), stream(1), stream(2)
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    # As Python has them from its start; all others were given their defaults with the copy.
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_IGN)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     numpy = sys.modules.get("numpy.random")
     if numpy:
         numpy.seed()
@@ -207,6 +223,20 @@ def renew():
     tempfile = sys.modules.get("tempfile")
     if tempfile:
         tempfile._name_sequence = tempfile.tempdir = None
+
+
+def open_streams():
+    """For the copies, whose streams are pipes: so they are here, too, while they are looked at."""
+    own = [os.dup(number) for number in range(3)]
+    reads, writes = os.pipe()
+    for number, end in enumerate((reads, writes, writes)):
+        os.dup2(end, number)
+    sys.stdin, sys.stdout, sys.stderr = stream(0), stream(1), stream(2)
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    for number, end in enumerate(own):
+        os.dup2(end, number)
+    for end in (reads, writes, *own):
+        os.close(end)
 
 
 def stream(number):
@@ -225,9 +255,9 @@ def serve():
     """A zygote's life: one copy for each wish, until the engine is gone."""
     import ctypes
 
-    sys.stdin = sys.__stdin__ = None  # which is where wishes come from
     jar, python = ctypes.PyDLL("/proc/self/fd/1"), ctypes.pythonapi
     os.dup2(2, 1)
+    open_streams()
 
     @ctypes.CFUNCTYPE(None)
     def awake():

@@ -4,6 +4,8 @@ use belljar_jail::layer::Check;
 use belljar_jail::report::Step;
 use serde::Serialize;
 
+use super::screening::{Screening, Severity};
+
 /// The request is wrong; nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{field} {reason}")]
@@ -25,6 +27,10 @@ impl SpecError {
 pub enum Error {
     #[error(transparent)]
     Spec(#[from] SpecError),
+
+    /// The request asked not to be run if its code looks like this. Nothing was started.
+    #[error("code is refused by screening: {}. hint: --screen advise runs it in the sandbox all the same", refusal(.0))]
+    Screened(Box<Screening>),
 
     /// A set-up action failed. Nothing of the program ran.
     #[error("cannot set up the sandbox: {errno} at {what} (step {}){}", step_name(*.step), hint_text(.hint))]
@@ -68,6 +74,7 @@ impl Error {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Spec(_) => "spec",
+            Self::Screened(_) => "screened",
             Self::Setup { .. } => "setup",
             Self::NotVerified { .. } => "not_verified",
             Self::Unavailable { .. } => "unavailable",
@@ -90,6 +97,10 @@ pub fn step_name(step: Step) -> String {
 
 fn hint_text(hint: &Option<String>) -> String {
     hint.as_ref().map_or_else(String::new, |hint| format!(". hint: {hint}"))
+}
+
+fn refusal(screening: &Screening) -> String {
+    screening.headline(Severity::Info).unwrap_or_default()
 }
 
 fn unverified(checks: &[Check]) -> String {

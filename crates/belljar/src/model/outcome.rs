@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::Used;
 use super::receipt::Receipt;
+use super::screening::Screening;
 
 /// Everything that is known about one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +40,9 @@ pub struct Outcome {
     /// Whether the sandbox was made for this run or ahead of it.
     pub start: Start,
     pub receipt: Receipt,
+    /// What reading the code found: advice. Left out when there is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub screening: Option<Screening>,
 }
 
 /// How a run came by its sandbox.

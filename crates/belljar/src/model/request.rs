@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::level::Level;
 use super::limits::LimitsRequest;
+use super::screening::ScreenMode;
 
 /// What to run and how. The same on every surface; fields that are left out take their defaults.
 ///
@@ -50,6 +51,8 @@ pub struct RunRequest {
     pub labels: BTreeMap<String, String>,
     /// Whether a sandbox that was made ahead may be used.
     pub start: StartRequest,
+    /// Whether the code is read first, and what is done with what is found.
+    pub screen: ScreenMode,
 }
 
 /// How a run may come by its sandbox.

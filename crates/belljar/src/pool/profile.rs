@@ -9,13 +9,16 @@ use crate::engine::Run;
 use crate::languages::{How, Language};
 use crate::model::level::Level;
 use crate::model::limits::LimitsRequest;
-use crate::model::spec::{Program, Spec, WORKSPACE};
+use crate::model::spec::{MAX_ARGUMENT_BYTES, Program, Spec, WORKSPACE};
 
 /// What interpreters and the C library read when they start, which is before the program comes.
 const READ_AT_START: [&str; 12] = [
     "PYTHON", "NODE_", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ", "OPENSSL_", "SSL_", "UV_",
     "RES_",
 ];
+
+// The longest arguments and variables fit into a delivery, with the language's own beside them.
+const _: () = assert!(MAX_ARGUMENT_BYTES + (16 << 10) <= MAX_DELIVERY_BYTES);
 
 /// What a sandbox depends on that is made before its program is known.
 #[derive(Clone, Debug)]
@@ -61,12 +64,6 @@ impl Wanted {
         }
         if spec.placed.iter().any(|file| !file.path.starts_with(WORKSPACE)) {
             return Err("a file of it lies outside of /workspace");
-        }
-        let arguments: usize = spec.args.iter().map(String::len).sum();
-        let variables: usize = spec.env.iter().map(|(name, value)| name.len() + value.len()).sum();
-        // As JSON a byte can take six.
-        if 6 * (arguments + variables) > MAX_DELIVERY_BYTES - 4096 {
-            return Err("its arguments are too long");
         }
         let hold = match (warm.how, spec.level) {
             (How::Park, _) => Hold::Exec,

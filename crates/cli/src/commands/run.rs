@@ -22,8 +22,11 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
             if as_json {
                 let printed = render::json(&outcome);
                 code = if printed == 0 { code } else { printed };
-            } else if let Some(summary) = render::summary(&outcome).filter(|_| !quiet) {
-                render::trouble(&summary, 0);
+            } else if !quiet {
+                let words = render::summary(&outcome).into_iter().chain(render::advice(&outcome));
+                words.for_each(|line| {
+                    render::trouble(&line, 0);
+                });
             }
             match copied.and_then(|copied| copied.stopped) {
                 // Whoever asked for results and reads only the code must not take them for whole.
@@ -47,8 +50,9 @@ async fn carry_out(
     ahead: Option<Ahead>,
 ) -> Result<(Outcome, Option<CopiedOut>), Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
+    let screen_rules = args.screen_rules.clone();
     let open = || {
-        let engine = Engine::open(Config { fault, ..Config::default() })?;
+        let engine = Engine::open(Config { fault, screen_rules, ..Config::default() })?;
         Ok::<_, Error>(match ahead {
             Some(ahead) => engine.with_keeper(ahead),
             None => engine,
@@ -137,6 +141,7 @@ fn request(args: Run) -> Result<RunRequest, Error> {
         block_paths: args.confine.block_path,
         args: args.args,
         start: args.start,
+        screen: args.screen,
         ..RunRequest::default()
     };
     match (args.code, args.program) {
@@ -196,13 +201,17 @@ fn program_file(
 }
 
 /// Reads no more than a program may have, plus one byte, so that too long is seen without reading on.
-fn read_bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
+pub(super) fn read_bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(MAX_CODE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn text(field: &str, shown: &str, bytes: std::io::Result<Vec<u8>>) -> Result<String, SpecError> {
+pub(super) fn text(
+    field: &str,
+    shown: &str,
+    bytes: std::io::Result<Vec<u8>>,
+) -> Result<String, SpecError> {
     let bytes = bytes.map_err(|error| SpecError::new(field, format!("{shown}: {error}")))?;
     if bytes.len() > MAX_CODE_BYTES {
         let reason = format!(

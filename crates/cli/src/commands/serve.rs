@@ -44,7 +44,12 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         modules: args.preload,
         ..plain
     };
-    let config = Config { pool: Some(pool).filter(|one| one.ceiling > 0), ..Config::default() };
+    let config = Config {
+        pool: Some(pool).filter(|one| one.ceiling > 0),
+        screen_rules: args.screen_rules,
+        screen_least: args.screen,
+        ..Config::default()
+    };
     raise_file_limit();
     match belljar_server::serve(config, options, say).await {
         Ok(()) => 0,

@@ -75,10 +75,7 @@ impl Keeper {
         }
         self.plan.wall_ms = wall_ms;
         self.parked_cpu_us = self.group.as_ref().and_then(Group::cpu_us).unwrap_or(0);
-        serde_json::to_vec(&Invocation { argv, environment })
-            .map_err(|_| Errno::PROTO)
-            .at(Step::Plan)
-            .map_err(Into::into)
+        Ok(Invocation { argv, environment }.to_bytes())
     }
 
     /// Whatever comes first: a note, the engine, init's end, or (if asked for) a word at the gate.

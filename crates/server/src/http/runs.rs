@@ -77,7 +77,7 @@ async fn carry_out(
 ) -> Result<Outcome, Error> {
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
-        let run = server.engine.prepare(asked)?;
+        let run = server.engine.prepare(asked)?.screen().await?;
         let _turn = place.turn().await?;
         begun.store(true, Ordering::Relaxed);
         run.run(sink).await
