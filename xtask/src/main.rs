@@ -52,8 +52,8 @@ enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
-    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, server, audit, warm, leaks;
-    /// and vm, which boots another kernel
+    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, server, audit, grade, warm,
+    /// leaks; and vm, which boots another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
     #[command(flatten)]
@@ -88,6 +88,8 @@ enum Bench {
     Audit(AuditBenchArgs),
     /// What allowed calls cost inside: getpid, files, processes and connections, beside bwrap and runsc
     Overhead(OverheadArgs),
+    /// 164 small problems with their cases, sealed, beside a plain python3 for each; and tiny cases in a second
+    Grade(GradeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -186,6 +188,19 @@ pub(crate) struct SoakArgs {
     belljar: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct GradeArgs {
+    /// Measured rounds, after one to warm up
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// Keep the figures as bench-results/grade.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
@@ -199,6 +214,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Audit(args)) => bench::audit::audit(&args),
         Command::Bench(Bench::Overhead(args)) => bench::overhead::overhead(&args),
         Command::Work => bench::overhead::work(),
+        Command::Bench(Bench::Grade(args)) => bench::grade::grade(&args),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };
     report(verdict)

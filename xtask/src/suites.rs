@@ -22,7 +22,7 @@ use crate::warm;
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 11] = [
+pub(crate) const SUITES: [&str; 12] = [
     "conformance",
     "escape",
     "events",
@@ -32,6 +32,7 @@ pub(crate) const SUITES: [&str; 11] = [
     "cli",
     "server",
     "audit",
+    "grade",
     "warm",
     "leaks",
 ];

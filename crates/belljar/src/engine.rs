@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Fault, Hold};
+use tokio::sync::mpsc;
 
 use crate::attack;
 use crate::audit::{Asked, AuditConfig, Caller, Recorder, Recording, begun};
@@ -26,12 +27,12 @@ use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
 use crate::native::park::{Holdings, Parked};
 use crate::native::plan::Planned;
-use crate::native::run::{Ahead, Finished, Keeper, Spare};
+use crate::native::run::{Ahead, Finished, Keeper, Spare, Talk};
 use crate::native::zygote::Zygote;
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Pool, PoolConfig, PoolStats, Profile};
-use crate::screen::{Gate, Screener, Sources};
+use crate::screen::{Advice, Gate, Screener, Sources};
 
 /// Sandboxes that one run may find dead when it comes to them.
 const MOST_TRIES: usize = 100;
@@ -452,12 +453,35 @@ impl Run<'_> {
         let mut run = self.screen().await?;
         // Beside the run: advice must not keep anybody waiting.
         let advice = run.gate.begin();
+        run.carry_out(&mut Talk { sink, input: None }, advice).await
+    }
+
+    /// Runs it with a standard input that is written while it runs. What is read ahead of it is ours, so it
+    /// is not screened.
+    pub(crate) async fn converse(
+        self,
+        input: mpsc::Receiver<Vec<u8>>,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<Outcome, Error> {
+        let mut talk = Talk { sink, input: Some(input) };
+        let ended = self.carry_out(&mut talk, Advice::None).await;
+        ended.map(|(outcome, _)| outcome)
+    }
+
+    /// From the first record of it to the last.
+    async fn carry_out(
+        self,
+        talk: &mut Talk<'_>,
+        advice: Advice,
+    ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let id = new_id()?;
-        let mut recording = match (&run.engine.audit, &run.asked) {
-            (Some(audit), Some(asked)) => Some(audit.begin(&id, &run.spec, asked, &run.caller)?),
+        let mut recording = match (&self.engine.audit, &self.asked) {
+            (Some(audit), Some(asked)) => {
+                Some(audit.begin(&id, &self.spec, asked, &self.caller)?)
+            }
             _ => None,
         };
-        let (result, copied) = match run.carry_out(&id, &mut recording, sink).await {
+        let (result, copied) = match self.run_watched(&id, &mut recording, talk).await {
             Ok((mut outcome, copied)) => {
                 outcome.screening = advice.told().await;
                 (Ok(outcome), copied)
@@ -470,21 +494,23 @@ impl Run<'_> {
         result.map(|outcome| (outcome, copied))
     }
 
-    async fn carry_out(
+    /// Warm or cold, with an eye on its output for what should never be in it.
+    async fn run_watched(
         &self,
         id: &str,
         recording: &mut Option<Recording>,
-        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        talk: &mut Talk<'_>,
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let values: Vec<String> = self.spec.canaries.iter().map(|one| one.0.clone()).collect();
         let mut canaries = Canaries::new(&values, self.event_sink.clone());
         let mut watched = |stream, bytes: &[u8]| {
             canaries.look(stream, bytes);
-            sink(stream, bytes);
+            (talk.sink)(stream, bytes);
         };
-        let (mut outcome, copied) = match self.try_warm(id, recording, &mut watched).await? {
+        let mut talk = Talk { sink: &mut watched, input: talk.input.take() };
+        let (mut outcome, copied) = match self.try_warm(id, recording, &mut talk).await? {
             Some(warm) => (warm, None),
-            None => self.run_cold(id, recording, &mut watched).await?,
+            None => self.run_cold(id, recording, &mut talk).await?,
         };
         let found = canaries.finish();
         if !found.is_empty() {
@@ -499,7 +525,7 @@ impl Run<'_> {
         &self,
         id: &str,
         recording: &mut Option<Recording>,
-        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        talk: &mut Talk<'_>,
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let keeper = self.engine.keeper().map_err(Error::backend("start a keeper"))?;
         let cgroups = self.engine.cgroups(&self.spec, id, keeper.id()).await;
@@ -530,7 +556,7 @@ impl Run<'_> {
         let beside = || self.engine.sweep_once();
         let mut tally = self.tally();
         let mut finished =
-            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, sink, &mut tally)
+            native::run::carry_out(keeper, &planned.plan, &self.spec, beside, talk, &mut tally)
                 .await?;
         let copied = match (&self.out, finished.workspace.take()) {
             (Some(target), Some(workspace)) => {
@@ -549,7 +575,7 @@ impl Run<'_> {
         &self,
         id: &str,
         recording: &mut Option<Recording>,
-        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        talk: &mut Talk<'_>,
     ) -> Result<Option<Outcome>, Error> {
         let Some(pool) = self.engine.pool.as_ref().filter(|_| self.start != StartRequest::Cold)
         else {
@@ -588,7 +614,7 @@ impl Run<'_> {
             begun(recording).await?;
             let _running = pool.running();
             let mut tally = self.tally();
-            match parked.run(&self.spec, &delivery, &placed, sink, &mut tally).await {
+            match parked.run(&self.spec, &delivery, &placed, talk, &mut tally).await {
                 (Ok(finished), planned) => {
                     return self.outcome(id, finished, tally, planned, Start::Warm).map(Some);
                 }

@@ -30,7 +30,7 @@ use serde::Serialize;
 use crate::model::error::SpecError;
 use crate::model::event::Severity;
 use crate::model::screening::{Finding, Screening};
-pub(crate) use gate::Gate;
+pub(crate) use gate::{Advice, Gate};
 use grammar::Grammar;
 use rules::{PARTLY_READ, RuleText, Rulebook, Ruleset, UNREAD};
 pub(crate) use sources::{SourceText, Sources};

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use belljar::grade::Isolate;
 use belljar::{Level, ScreenMode, StartRequest, units};
 use belljar_server::{CpuBudget, Rate};
 use clap::{Args, Parser, Subcommand};
@@ -28,6 +29,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run one program in a fresh sandbox
     Run(Box<Run>),
+    /// Grade a candidate by its test cases, with the comparison outside of its sandbox
+    Test(Box<Test>),
     /// Run many requests in parallel, one JSON object a line
     Batch(Batch),
     /// Serve runs over HTTP, on a Unix socket and on loopback
@@ -267,6 +270,129 @@ pub(crate) struct LimitArgs {
     /// Written to one stream before the run is ended [default: 1g]
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub output_total: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    allow_negative_numbers = true,
+    override_usage = "belljar test [OPTIONS] <FILE> --cases <CASES>\n       belljar test [OPTIONS] <SAMPLES.jsonl> --cases <PROBLEMS>\n       belljar test [OPTIONS] --canonical --cases <PROBLEMS>"
+)]
+#[command(after_help = "\
+Examples:
+  belljar test solution.py --cases cases.json
+  belljar test solution.py --func add --cases public.json --hidden secret.json --json
+  belljar test solution.py --cases tests.py --junit report.xml    # a file of asserts
+  belljar test main.sh --cases samples/                           # 1.in 1.out 2.in 2.out …
+  belljar test completions.jsonl --cases problems.jsonl           # HumanEval or MBPP
+  belljar test --canonical --cases problems.jsonl --quiet
+
+A case is one of
+  {\"name\": \"small\", \"input_args\": [2, 3], \"expected_output\": 5}
+  {\"name\": \"bad\", \"input_args\": [\"x\"], \"expected_exception\": \"ValueError\", \"weight\": 2}
+  {\"name\": \"io\", \"stdin\": \"2 3\\n\", \"expected_stdout\": \"5\\n\"}
+  {\"name\": \"law\", \"assert\": \"assert add(1, 2) == add(2, 1)\"}
+What is expected never enters the sandbox of the candidate. The exit code is 0 when all passed, 1 when
+not, 2 for a mistake in the request, 125 when we failed and the score is not to be trusted.")]
+pub(crate) struct Test {
+    /// The candidate; or completions of a set of problems, as .jsonl
+    #[arg(value_name = "FILE", required_unless_present = "canonical")]
+    pub file: Option<PathBuf>,
+
+    /// The cases: JSON, JSONL, TOML, a Python file of asserts, a set of problems, or a folder
+    #[arg(long, value_name = "CASES")]
+    pub cases: PathBuf,
+
+    /// More cases, of which nothing is shown but whether they passed
+    #[arg(long, value_name = "CASES")]
+    pub hidden: Option<PathBuf>,
+
+    /// json, jsonl, toml, asserts, humaneval, mbpp or folder; else found out
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<belljar::grade::formats::Format>,
+
+    /// The function to call, if the candidate defines more than one
+    #[arg(long, value_name = "NAME")]
+    pub func: Option<String>,
+
+    /// Code that runs before the candidate, in its module
+    #[arg(long, value_name = "FILE")]
+    pub setup: Option<PathBuf>,
+
+    /// One problem of a set
+    #[arg(long, value_name = "ID")]
+    pub task: Option<String>,
+
+    /// Test the solutions that come with a set of problems
+    #[arg(long, conflicts_with = "file")]
+    pub canonical: bool,
+
+    /// The candidate's language; else told by extension or #! line
+    #[arg(short, long, value_name = "LANGUAGE")]
+    pub language: Option<String>,
+
+    /// Keep cases apart by process, or by a sandbox for each case
+    #[arg(long, value_name = "HOW", default_value = "process", value_parser = crate::commands::test::isolate)]
+    pub isolate: Isolate,
+
+    /// Run the cases in an order made from this number
+    #[arg(long, value_name = "SEED")]
+    pub shuffle: Option<u64>,
+
+    /// Sandboxes at once [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<NonZeroUsize>,
+
+    /// Real time for all cases of a candidate [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    pub total_time: Option<u64>,
+
+    /// Measure the CPU time of each case that passes, until it is known well
+    #[arg(long)]
+    pub timing: bool,
+
+    /// Show what hidden cases hold
+    #[arg(long)]
+    pub show_hidden: bool,
+
+    /// Characters of advice [default: 2000]
+    #[arg(long, value_name = "N")]
+    pub feedback: Option<usize>,
+
+    /// Print the Grade as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also write the results as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+
+    /// Print only what failed, without advice
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Give it to the server that listens at this socket, and to no other
+    #[arg(long, value_name = "PATH", conflicts_with = "no_server")]
+    pub server: Option<PathBuf>,
+
+    /// Grade here, even if a server of yours is running
+    #[arg(long)]
+    pub no_server: bool,
+
+    /// Take sandboxes that were made ahead (warm), new ones (cold), or what comes sooner (any)
+    #[arg(long, value_name = "HOW", default_value = "any", value_parser = start)]
+    pub start: StartRequest,
+
+    /// Break set-up at a step, as step or step:die; for tests
+    #[arg(long = "break-at", hide = true, value_name = "STEP")]
+    pub fault: Option<String>,
+
+    /// standard or strict
+    #[arg(long, default_value = "standard", value_name = "LEVEL")]
+    pub level: Level,
+
+    // Last: the heading of a flattened group goes on to whatever follows it in the help.
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 #[derive(Debug, Args)]

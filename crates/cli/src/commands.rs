@@ -10,6 +10,7 @@ mod run;
 mod screen;
 mod serve;
 mod stats;
+pub(crate) mod test;
 
 use std::io;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) use serve::runtime as serve_runtime;
 pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
     match arguments.command {
         Command::Run(run) => run::run(*run, ahead).await,
+        Command::Test(test) => test::test(*test).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Screen(screen) => screen::screen(screen).await,

@@ -1,5 +1,7 @@
 //! What the user sees: data to stdout, words to stderr, nothing that needs colour to be read.
 
+pub(crate) mod tests_table;
+
 use std::io::{self, IsTerminal};
 
 use belljar::units::show_bytes;

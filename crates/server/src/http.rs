@@ -4,6 +4,7 @@ mod audit;
 mod batches;
 mod body;
 mod format;
+mod grades;
 mod lines;
 mod runs;
 
@@ -44,6 +45,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route(HEALTH, get(health).fallback(|| async { method_not_allowed("GET") }))
         .route(wire::RUNS, post(runs::run).fallback(|| async { method_not_allowed("POST") }))
         .route("/v1/batches", post(batches::run).fallback(|| async { method_not_allowed("POST") }))
+        .route(wire::GRADES, post(grades::grade).fallback(|| async { method_not_allowed("POST") }))
         .route(wire::POOL, get(pool).fallback(|| async { method_not_allowed("GET") }))
         .route("/v1/runs/{id}", read(get(audit::run)))
         .route("/v1/runs/{id}/events", read(get(audit::events)))
@@ -87,8 +89,9 @@ async fn pool(State(server): State<Arc<Server>>) -> Response {
 async fn not_found(request: Request) -> Problem {
     let detail = format!(
         "nothing is at {}: there are {HEALTH}, {runs}, {runs}/ID, {runs}/ID/events, \
-         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, /v1/audit and {}",
+         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, {}, /v1/audit and {}",
         request.uri().path(),
+        wire::GRADES,
         wire::STATS,
         wire::POOL,
         runs = wire::RUNS,

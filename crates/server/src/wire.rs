@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use belljar::grade::{CaseResult, Grade};
 use belljar::{Data, Outcome, Stream};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,8 @@ pub const PROBLEM: &str = "application/problem+json";
 pub const RUNS: &str = "/v1/runs";
 /// Numbers of all recorded runs, and of the pool.
 pub const STATS: &str = "/v1/stats";
+/// Where a candidate is graded.
+pub const GRADES: &str = "/v1/grades";
 /// What the pool holds.
 pub const POOL: &str = "/v1/pool";
 
@@ -69,6 +72,34 @@ impl<'a> Told<'a> {
             Self::Stderr { .. } => "stderr",
             Self::Event(_) => "event",
             Self::Outcome(_) => "outcome",
+            Self::Error(_) => "error",
+        }
+    }
+}
+
+/// One event of a grade, as a client reads it. The last one is a grade or an error.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum GradeEvent {
+    Case(Box<CaseResult>),
+    Grade(Box<Grade>),
+    Error(Problem),
+}
+
+/// The same as it is written.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum GradeTold<'a> {
+    Case(&'a CaseResult),
+    Grade(&'a Grade),
+    Error(&'a Problem),
+}
+
+impl GradeTold<'_> {
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Case(_) => "case",
+            Self::Grade(_) => "grade",
             Self::Error(_) => "error",
         }
     }

@@ -10,11 +10,10 @@ use belljar_jail::wire;
 use super::failure::explain;
 use super::identity::Chosen;
 use super::plan::Planned;
-use super::run::{Finished, Keeper, OurStreams, Streams, follow};
+use super::run::{Finished, Keeper, OurStreams, Streams, Talk, follow};
 use super::zygote::Zygote;
 use crate::events::Tally;
 use crate::model::error::Error;
-use crate::model::outcome::Stream;
 use crate::model::spec::Spec;
 
 /// A sandbox that nobody has used. When it is dropped its keeper ends it.
@@ -110,10 +109,10 @@ impl Parked {
         spec: &Spec,
         delivery: &Delivery,
         placed: &[OwnedFd],
-        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        talk: &mut Talk<'_>,
         tally: &mut Tally,
     ) -> (Result<Finished, Option<Error>>, Planned) {
-        let finished = self.deliver(spec, delivery, placed, sink, tally).await;
+        let finished = self.deliver(spec, delivery, placed, talk, tally).await;
         let Self { keeper, planned, .. } = self;
         // It has told its end: nothing of the sandbox is left but itself, on its way out.
         drop(keeper);
@@ -128,7 +127,7 @@ impl Parked {
         spec: &Spec,
         delivery: &Delivery,
         placed: &[OwnedFd],
-        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        talk: &mut Talk<'_>,
         tally: &mut Tally,
     ) -> Result<Finished, Option<Error>> {
         let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
@@ -138,7 +137,7 @@ impl Parked {
         let plan = &mut self.planned.plan;
         plan.placed.clone_from(&delivery.placed); // for what an error names
         let started = Some(self.started.clone());
-        follow(&self.keeper, plan, spec, streams, started, sink, tally).await.map_err(|error| {
+        follow(&self.keeper, plan, spec, streams, started, talk, tally).await.map_err(|error| {
             // What waited for the program is dead, so nothing of it was released.
             let died =
                 matches!(&error, Error::Setup { step: Step::Exec, errno, .. } if errno == "ECHILD");

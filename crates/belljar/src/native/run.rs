@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
 
 use super::alive::Alive;
 use super::failure::explain;
@@ -26,6 +27,14 @@ use crate::model::spec::{Contents, PlacedFile, Source, Spec};
 
 /// One read from a stream; the kernel's pipe holds this much.
 const CHUNK_BYTES: usize = 64 << 10;
+
+/// How a run talks with whoever asked for it.
+pub(crate) struct Talk<'a> {
+    /// Gets the output as it comes.
+    pub sink: &'a mut (dyn FnMut(Stream, &[u8]) + Send),
+    /// What is written to standard input as it comes, in place of what the Spec holds; closed with it.
+    pub input: Option<mpsc::Receiver<Vec<u8>>>,
+}
 
 /// What came of a plan.
 pub(crate) struct Finished {
@@ -214,10 +223,10 @@ pub(crate) async fn carry_out(
     plan: &Plan,
     spec: &Spec,
     beside: impl FnOnce(),
-    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    talk: &mut Talk<'_>,
     tally: &mut Tally,
 ) -> Result<Finished, Error> {
-    let finished = hand_over(&keeper, plan, spec, beside, sink, tally).await;
+    let finished = hand_over(&keeper, plan, spec, beside, talk, tally).await;
     keeper.reap();
     if matches!(finished, Err(Error::Lost { .. })) {
         super::sweep::remove_run(plan);
@@ -230,7 +239,7 @@ async fn hand_over(
     plan: &Plan,
     spec: &Spec,
     beside: impl FnOnce(),
-    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    talk: &mut Talk<'_>,
     tally: &mut Tally,
 ) -> Result<Finished, Error> {
     let streams = Streams::open().map_err(Error::backend("make pipes"))?;
@@ -243,7 +252,7 @@ async fn hand_over(
     drop(placed);
     beside();
     let ours = streams.ours().map_err(Error::backend("use pipes"))?;
-    follow(keeper, plan, spec, ours, None, sink, tally).await
+    follow(keeper, plan, spec, ours, None, talk, tally).await
 }
 
 /// Reads both streams and the keeper's messages until the end. `started` is what was told of one that
@@ -254,13 +263,14 @@ pub(super) async fn follow(
     spec: &Spec,
     (stdin, stdout, stderr): OurStreams,
     mut started: Option<Started>,
-    sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    talk: &mut Talk<'_>,
     tally: &mut Tally,
 ) -> Result<Finished, Error> {
     let mut out = Reading::new(Stream::Stdout, stdout, spec);
     let mut err = Reading::new(Stream::Stderr, stderr, spec);
     let mut ended = None;
-    let feed = feed(stdin, spec.stdin.as_ref());
+    let Talk { sink, input } = talk;
+    let feed = feed(stdin, spec.stdin.as_ref(), input.take());
     tokio::pin!(feed);
     let mut feeding = true;
     while ended.is_none() {
@@ -284,15 +294,15 @@ pub(super) async fn follow(
                     None => return Err(Error::Lost { what: "its keeper died, and the program with it" }),
                 }
             }
-            read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, sink, keeper),
-            read = err.pipe.read(&mut err.buffer), if err.open => err.take(&read, sink, keeper),
+            read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, *sink, keeper),
+            read = err.pipe.read(&mut err.buffer), if err.open => err.take(&read, *sink, keeper),
             () = &mut feed, if feeding => feeding = false,
         }
     }
     // All that the program wrote is in the pipes by now. Their end is not waited for: at level none
     // somebody outside may hold the other one.
-    out.drain(sink, keeper);
-    err.drain(sink, keeper);
+    out.drain(*sink, keeper);
+    err.drain(*sink, keeper);
     match (started, ended) {
         (Some(started), Some((report, workspace))) => {
             Ok(Finished { started, report, stdout: out.capture, stderr: err.capture, workspace })
@@ -366,10 +376,21 @@ impl Reading {
 }
 
 /// Writes the input and closes it. A program that does not read is not waited for.
-async fn feed(mut pipe: pipe::Sender, input: Option<&Contents>) {
+async fn feed(
+    mut pipe: pipe::Sender,
+    input: Option<&Contents>,
+    live: Option<mpsc::Receiver<Vec<u8>>>,
+) {
     if let Some(Contents(bytes)) = input {
         // EPIPE: the program closed its input or ended, which is its right.
         pipe.write_all(bytes).await.ok();
+    }
+    if let Some(mut live) = live {
+        while let Some(bytes) = live.recv().await {
+            if pipe.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
     }
 }
 

@@ -337,7 +337,7 @@ fn parse_workspace(text: &str) -> Workspace {
     Workspace { path: PathBuf::from(path), writable }
 }
 
-fn limits(args: &LimitArgs) -> LimitsRequest {
+pub(super) fn limits(args: &LimitArgs) -> LimitsRequest {
     LimitsRequest {
         wall_ms: args.timeout,
         cpu_ms: args.cpu_time,
@@ -353,7 +353,7 @@ fn limits(args: &LimitArgs) -> LimitsRequest {
     }
 }
 
-fn parse_fault(text: &str) -> Result<Fault, SpecError> {
+pub(super) fn parse_fault(text: &str) -> Result<Fault, SpecError> {
     let (name, kind) = match text.strip_suffix(":die") {
         Some(name) => (name, FaultKind::Die),
         None => (text, FaultKind::Error),

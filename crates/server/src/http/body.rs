@@ -30,6 +30,12 @@ pub(crate) async fn json<T: DeserializeOwned>(request: Request) -> Result<T, Pro
     Ok(value)
 }
 
+/// The body as text.
+pub(crate) async fn text(request: Request) -> Result<String, Problem> {
+    let bytes = read(request.into_body()).await?;
+    String::from_utf8(bytes.into()).map_err(|_| Problem::field("body", "is not UTF-8 text"))
+}
+
 async fn read(body: Body) -> Result<Bytes, Problem> {
     let too_large = || {
         let detail = format!("the body has more than {MAX_BODY_BYTES} bytes");

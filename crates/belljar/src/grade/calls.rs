@@ -1,0 +1,295 @@
+//! Cases that call a function: one sandbox with the loaded candidate, one copy of it for each case.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::case::Case;
+use super::judge::{self, Facts, Judged};
+use super::lanes::{Group, RETRIES, Shared, is_final};
+use super::session::{Session, Stopped, Told, run_request};
+use super::value::Value;
+use super::{CaseVerdict, Isolate, Raised};
+use crate::model::error::Error;
+use crate::model::request::Data;
+
+const INSIDE: &str = concat!(include_str!("codec.py"), include_str!("inside.py"));
+
+/// The CPU time of a sandbox unless told; see the limits of a run.
+const DEFAULT_CPU_MS: u64 = 30_000;
+
+/// How a candidate came to be loaded.
+pub(super) enum Loaded<'a> {
+    /// With the names of built-in functions that it has its own of.
+    Ready(Session<'a>, Vec<String>),
+    /// It raised.
+    Failed(Raised),
+    /// It has threads, so it cannot be copied.
+    Threads,
+}
+
+/// Takes cases until there are none.
+pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Error> {
+    let copies = shared.checked.request.isolate == Isolate::Process;
+    let mut lane = Lane { shared, session: None, copies, turn: None, fate: Fate::Alive };
+    while let Some(index) = group.next() {
+        let (judged, facts) = lane.settle(index).await?;
+        // Loading will not go better for the next.
+        let rest = (lane.fate == Fate::Unloadable).then(|| judged.raised.clone());
+        let (verdict, detail) = (judged.verdict, judged.detail.clone());
+        shared.tell(index, judged, facts);
+        if let Some(raised) = rest {
+            shared.tell_rest(group, || Judged {
+                raised: raised.clone(),
+                ..Judged::new(verdict, detail.clone())
+            });
+        } else if matches!(verdict, CaseVerdict::Tampered | CaseVerdict::Infrastructure) {
+            // Nothing that a tampering candidate says counts any more; and a host on which a sandbox
+            // failed so often will not do better at once.
+            shared.tell_rest(group, || Judged::new(verdict, format!("not run: {detail}")));
+        }
+    }
+    lane.close().await;
+    Ok(())
+}
+
+struct Lane<'a> {
+    shared: &'a Arc<Shared>,
+    session: Option<Session<'a>>,
+    /// Whether one sandbox serves many cases.
+    copies: bool,
+    turn: Option<crate::queue::Turn>,
+    fate: Fate,
+}
+
+/// What the last attempt did to its session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Alive,
+    /// Its run ended.
+    RunEnded,
+    Dropped,
+    /// The candidate cannot be loaded at all.
+    Unloadable,
+}
+
+impl<'a> Lane<'a> {
+    /// One case, with what is tried again.
+    async fn settle(&mut self, index: usize) -> Result<(Judged, Facts), Error> {
+        let mut retries = 0;
+        loop {
+            if self.shared.is_over() {
+                let why = "not run: the time of the whole grade is over";
+                return Ok((Judged::new(CaseVerdict::TimeLimit, why), Facts::default()));
+            }
+            let first = self.session.is_none();
+            let (judged, facts) = self.attempt(index).await?;
+            let ours = judged.verdict == CaseVerdict::Infrastructure;
+            let limit = matches!(
+                judged.verdict,
+                CaseVerdict::TimeLimit
+                    | CaseVerdict::MemoryLimit
+                    | CaseVerdict::OutputLimit
+                    | CaseVerdict::DiskLimit
+            );
+            // What others left may have filled a limit: once more, alone.
+            let alone = limit && self.fate == Fate::RunEnded && !first && retries == 0;
+            if !(alone || (ours && retries < RETRIES)) {
+                return Ok((judged, facts));
+            }
+            self.drop_session();
+            retries += 1;
+        }
+    }
+
+    async fn attempt(&mut self, index: usize) -> Result<(Judged, Facts), Error> {
+        self.fate = Fate::Alive;
+        let shared = self.shared;
+        let case = shared.case(index);
+        let limit = shared.checked.limit(case);
+        if self.session.is_none() {
+            match self.load().await {
+                Ok(session) => self.session = Some(session),
+                Err(Ok(judged)) => {
+                    self.fate = Fate::Unloadable;
+                    return Ok((judged, Facts::default()));
+                }
+                Err(Err(stopped)) => {
+                    return self.over(stopped, shared.checked.load_limit(), Facts::default());
+                }
+            }
+        }
+        let Some(session) = &mut self.session else {
+            return Err(Error::Lost { what: "its session is gone" });
+        };
+        let started = Instant::now();
+        let answer = call(session, shared, case, limit, self.copies).await;
+        let mut facts = Facts { duration: started.elapsed(), ..Facts::default() };
+        facts.printed = session.printed();
+        match answer {
+            Ok((told, duration, memory_bytes)) => {
+                (facts.duration, facts.memory_bytes) = (duration, memory_bytes);
+                if !self.copies {
+                    self.close().await;
+                }
+                Ok((told, facts))
+            }
+            Err(stopped) => self.over(stopped, limit, facts),
+        }
+    }
+
+    /// The session came to an end during a case.
+    fn over(
+        &mut self,
+        stopped: Stopped,
+        limit: Duration,
+        facts: Facts,
+    ) -> Result<(Judged, Facts), Error> {
+        self.drop_session();
+        self.fate = Fate::Dropped;
+        if let Stopped::Ended(outcome) = &stopped {
+            self.fate = Fate::RunEnded;
+            self.shared.note(outcome);
+        }
+        let judged = judge::stopped(&stopped, limit);
+        match stopped {
+            Stopped::Ours(error) if is_final(&error) => Err(error),
+            Stopped::Ours(_) | Stopped::Ended(_) | Stopped::Time | Stopped::Tampered(_) => {
+                Ok((judged, facts))
+            }
+        }
+    }
+
+    /// A sandbox with the candidate in it. The inner `Ok` is what came of one that cannot be loaded.
+    async fn load(&mut self) -> Result<Session<'a>, Result<Judged, Stopped>> {
+        self.turn = self.shared.turn().await.map_err(|error| Err(Stopped::Ours(error)))?;
+        for _ in 0..2 {
+            match open(self.shared, self.copies).await.map_err(Err)? {
+                Loaded::Ready(session, _) => return Ok(session),
+                Loaded::Threads => self.copies = false,
+                Loaded::Failed(raised) => return Err(Ok(not_loaded(raised))),
+            }
+        }
+        Err(Err(Stopped::Tampered("said that it has threads when nobody asked")))
+    }
+
+    fn drop_session(&mut self) {
+        (self.session, self.turn) = (None, None);
+    }
+
+    async fn close(&mut self) {
+        if let Some(session) = self.session.take()
+            && let Some(outcome) = session.close().await
+        {
+            self.shared.note(&outcome);
+        }
+        self.turn = None;
+    }
+}
+
+/// What is said of every case of a candidate that raises when it is loaded.
+pub(super) fn not_loaded(raised: Raised) -> Judged {
+    let raised = judge::bounded(raised);
+    let why = format!("could not be loaded: {}", judge::one_line(&raised));
+    Judged { raised: Some(raised), ..Judged::new(CaseVerdict::NotLoaded, why) }
+}
+
+/// Starts a sandbox and loads the candidate.
+pub(super) async fn open(shared: &Arc<Shared>, copies: bool) -> Result<Loaded<'_>, Stopped> {
+    let checked = &shared.checked;
+    let mut files = checked.request.files.clone();
+    files.insert(checked.file.clone(), Data::from(checked.request.code.clone()));
+    let mut request = run_request(&checked.request, INSIDE.to_owned(), files, checked.left());
+    // As much as one case may take; a sandbox whose cases have used it up together is replaced. Left alone
+    // where the default will do, so that a sandbox that was made ahead fits.
+    let longest_ms = u64::try_from(checked.load_limit().as_millis()).unwrap_or(u64::MAX);
+    if request.limits.cpu_ms.is_none() && longest_ms > DEFAULT_CPU_MS {
+        request.limits.cpu_ms = Some(longest_ms);
+    }
+    let mut session = Session::start(&shared.engine, request).map_err(Stopped::Ours)?;
+    let order = json!({
+        "file": format!("/workspace/{}", checked.file),
+        "setup": checked.request.setup_code,
+        "copies": copies,
+        "threads": if copies { "refuse" } else { "allow" },
+    });
+    let told = session.ask(&order, shared.deadline(checked.load_limit())).await?;
+    if let Some(raised) = told.failed {
+        return Ok(Loaded::Failed(raised));
+    }
+    if told.threads == Some(true) {
+        return Ok(Loaded::Threads);
+    }
+    if told.loaded != Some(true) {
+        return Err(Stopped::Tampered("an answer came before anything was asked"));
+    }
+    session.printed(); // what it prints while it is loaded belongs to no case
+    Ok(Loaded::Ready(session, told.names.unwrap_or_default()))
+}
+
+/// Asks one case and judges the answer; with it how long that took and the memory of its process.
+pub(super) async fn call(
+    session: &mut Session<'_>,
+    shared: &Shared,
+    case: &Case,
+    limit: Duration,
+    copies: bool,
+) -> Result<(Judged, Duration, Option<u64>), Stopped> {
+    let (nonce, none) = (nonce()?, Value::Dict(Vec::new()));
+    let order = Order {
+        n: &nonce,
+        func: case.func_name.as_deref(),
+        args: &case.input_args,
+        kwargs: case.input_kwargs.as_ref().unwrap_or(&none),
+    };
+    let deadline = shared.deadline(limit);
+    let started = Instant::now();
+    session.tell(&order)?;
+    // Said before the last process was seen to end: the next one is copied meanwhile.
+    session.hear_last_end(deadline).await?;
+    let told = session.hear(deadline).await?;
+    let duration = started.elapsed();
+    if let Some(code) = told.ended {
+        return Ok((ended(code), duration, None));
+    }
+    check_nonce(&told, &nonce)?;
+    session.expects_end = copies;
+    let memory_bytes = told.memory;
+    Ok((judge::call(case, told), duration, memory_bytes))
+}
+
+#[derive(serde::Serialize)]
+struct Order<'a> {
+    n: &'a str,
+    func: Option<&'a str>,
+    args: &'a [Value],
+    kwargs: &'a Value,
+}
+
+pub(super) fn ended(code: i32) -> Judged {
+    let why = if code < 0 {
+        format!("its process was ended by signal {} without an answer", -code)
+    } else {
+        format!("its process exited with code {code} without an answer")
+    };
+    Judged::new(CaseVerdict::Ended, why)
+}
+
+/// An answer must carry the word that only this case's process was given.
+pub(super) fn check_nonce(told: &Told, nonce: &str) -> Result<(), Stopped> {
+    if told.n.as_deref() == Some(nonce) {
+        return Ok(());
+    }
+    Err(Stopped::Tampered("an answer came from somebody else than the process that was asked"))
+}
+
+/// A word that nobody can guess.
+pub(super) fn nonce() -> Result<String, Stopped> {
+    let mut random = [0u8; 12];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(
+        |errno| Stopped::Ours(Error::Backend { operation: "get randomness", source: errno.into() }),
+    )?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}

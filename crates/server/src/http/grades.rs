@@ -1,0 +1,87 @@
+//! `POST /v1/grades`: a candidate and its cases, one Grade, with each case as it ends if that is asked for.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use belljar::grade::{CaseResult, Grade, GradeRequest};
+use belljar::{Error, Place};
+use bytes::{BufMut, BytesMut};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+
+use crate::http::format::Format;
+use crate::http::lines::{self, Outbox};
+use crate::http::{Server, body};
+use crate::problem::Problem;
+use crate::wire::{self, GradeTold};
+
+pub(crate) async fn grade(
+    State(server): State<Arc<Server>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    // Before the body is read, so that a full server holds no more bodies than it has places.
+    let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
+    let format = Format::of(request.headers());
+    let text = body::text(request).await?;
+    let mut asked = belljar::grade::formats::read_request(&text)
+        .map_err(|error| Problem::from(&Error::from(error)))?;
+    // More at once would only wait for a turn.
+    let running = std::num::NonZeroUsize::new(server.queue.running());
+    asked.parallel = asked.parallel.or(running).min(running);
+    // A mistake has a status of its own, whatever the form of the answer.
+    server.engine.check_grade(&asked).map_err(|error| Problem::from(&error))?;
+    match format {
+        Format::Json => document(&server, place, asked).await,
+        Format::Lines | Format::Events => Ok(stream(server, place, asked, format)),
+    }
+}
+
+async fn document(server: &Server, place: Place, asked: GradeRequest) -> Result<Response, Problem> {
+    let grade = carry_out(server, place, asked, &mut |_| {}).await;
+    let grade = grade.map_err(|error| Problem::from(&error))?;
+    let json = serde_json::to_vec(&grade).map_err(|error| {
+        Problem::from(&Error::Backend { operation: "write the answer", source: error.into() })
+    })?;
+    let mut response = json.into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(wire::JSON));
+    Ok(response)
+}
+
+async fn carry_out(
+    server: &Server,
+    place: Place,
+    asked: GradeRequest,
+    tell: &mut (dyn FnMut(&CaseResult) + Send),
+) -> Result<Grade, Error> {
+    tokio::select! {
+        biased;
+        () = server.stop.cancelled() => Err(Error::Cancelled),
+        result = server.engine.grade_with(asked, Some(place), tell) => result,
+    }
+}
+
+fn stream(server: Arc<Server>, place: Place, asked: GradeRequest, format: Format) -> Response {
+    let outbox = Outbox::default();
+    let told = outbox.clone();
+    let work = Box::pin(async move {
+        let mut each =
+            |result: &CaseResult| write(format, &mut told.write(), &GradeTold::Case(result));
+        let grade = carry_out(&server, place, asked, &mut each).await;
+        match &grade {
+            Ok(grade) => write(format, &mut told.write(), &GradeTold::Grade(grade)),
+            Err(error) => {
+                write(format, &mut told.write(), &GradeTold::Error(&Problem::from(error)));
+            }
+        }
+    });
+    lines::answer(format, outbox, work)
+}
+
+fn write(format: Format, to: &mut BytesMut, event: &GradeTold<'_>) {
+    if format == Format::Events {
+        to.extend_from_slice(format!("event: {}\ndata: ", event.name()).as_bytes());
+    }
+    // Writing to memory does not fail, and JSON can say all that an event holds.
+    serde_json::to_writer(to.writer(), event).ok();
+    to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
+}
