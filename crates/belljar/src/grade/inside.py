@@ -3,7 +3,7 @@
 Nothing in here is a secret and nothing in here decides anything: the candidate can do to this process what it
 likes. What is expected, and the comparison, are outside.
 """
-import builtins, gc, resource, signal, types
+import builtins, gc, resource, signal, time, types
 
 CLOSED = 77
 BUILTINS = {one for one in dir(builtins) if one[:1] != "_"}
@@ -57,11 +57,12 @@ def copy_for_each(channel, module, path):
 def sweep():
     """Ends what the case left behind. Only where our parent is the first process: then the process table is the
     sandbox's own."""
-    if os.getppid() == 1:
+    for _ in range(2000 if os.getppid() == 1 else 0):
         try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
-            pass
+            return  # none is left
+        time.sleep(0.0005)
 
 
 def answer(channel, module, path):
