@@ -1,7 +1,7 @@
-//! Reads of what is masked are told, whoever asks for them and without a recording.
+//! Reads of what is masked are told of warm runs, whoever asks for them and without a recording.
 
 use belljar::{EventKind, Severity};
-use belljar_tests::Sandbox;
+use belljar_tests::{Level, Sandbox, Server};
 
 use super::{above_info, assert_innocent};
 
@@ -11,7 +11,8 @@ fn opening_a_covered_secret_of_proc_is_an_escape_attempt() {
 for name in ['kallsyms', 'iomem', 'keys']: print(open('/proc/' + name, 'rb').read(10))
 open('/proc/kallsyms').close()
 ";
-    let outcome = Sandbox::standard().run_python(code);
+    let server = Server::with(&["--warm", "python"]);
+    let outcome = server.warm(Level::Standard).run_python(code);
     assert_eq!(outcome.stdout, "b''\nb''\nb''\n", "covered: {outcome:?}");
     let found = above_info(&outcome);
     let names = ["kallsyms", "iomem", "keys"];

@@ -75,7 +75,7 @@ os._exit(0)
 #[test]
 fn the_summary_of_run_says_one_line_for_each_attempt() {
     let code = calling("print(call(161, b'/\\x1b[2J'), call(161, b'/\\x1b[2J'))");
-    let ended = Sandbox::standard().plain("python", &code);
+    let ended = Sandbox::standard().with(["--screen", "off"]).plain("python", &code);
     let told = String::from_utf8_lossy(&ended.stderr).into_owned();
     let wanted = "belljar: escape attempt: chroot(path=\"/\\u{1b}[2J\"), 2 times (nothing: the kernel wants a capability for it, and no program has one here)\n";
     assert_eq!(told, wanted);

@@ -251,7 +251,9 @@ impl Keeper {
 
     /// After the release: what is about to start takes longer than this.
     fn set_tripwires(&mut self) {
-        if let (Files::Root(root), false) = (&self.plan.files, self.covers.is_empty()) {
+        // Only where nobody waits for our own end.
+        let apart = self.plan.hold.is_some() && !self.covers.is_empty();
+        if let (Files::Root(root), true) = (&self.plan.files, apart) {
             self.tripwires = Tripwires::set(&root.proc.watched, &self.covers).ok();
         }
     }
@@ -357,7 +359,8 @@ impl Keeper {
         if let Some(ear) = self.ear.take() {
             ear.finish(control);
         }
-        if let Some(wires) = self.tripwires.take() {
+        // They go with us, after the end was told: the kernel takes 15 ms to let go of them.
+        if let Some(wires) = &mut self.tripwires {
             wires.finish(control);
         }
         self.end_sandbox();

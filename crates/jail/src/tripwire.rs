@@ -65,7 +65,7 @@ impl Tripwires {
     }
 
     /// How often, where it was more than once.
-    pub(crate) fn finish(mut self, engine: &OwnedFd) {
+    pub(crate) fn finish(&mut self, engine: &OwnedFd) {
         self.attend(engine);
         for (_, name, count) in self.watches.iter().filter(|(_, _, count)| *count > 1) {
             tell(engine, name, *count);

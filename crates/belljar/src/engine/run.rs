@@ -403,29 +403,3 @@ fn known_files(spec: &Spec) -> Vec<Known<'_>> {
 fn milliseconds(micros: u64) -> f64 {
     micros as f64 / 1000.0
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Config;
-
-    #[test]
-    fn an_engine_does_not_open_where_a_keeper_was_wanted() {
-        let own_name = "engine::tests::an_engine_does_not_open_where_a_keeper_was_wanted";
-        let opened = Engine::open(Config::default());
-        if std::env::args_os().nth(1).is_some_and(|role| role == belljar_jail::KEEPER_ROLE) {
-            let message = opened.unwrap_err().to_string();
-            let words = "cannot open an engine: main does not begin with belljar::enter_role()";
-            assert_eq!(message, words);
-            return;
-        }
-        assert!(opened.is_ok(), "{opened:?}");
-        // Then as an engine starts its keeper: this test binary has a main that knows no role. Its
-        // harness takes the role for one more name of a test.
-        let args = [belljar_jail::KEEPER_ROLE, own_name, "--exact"].map(Into::into);
-        let program = std::env::current_exe().unwrap();
-        let ended = belljar_sys::spawn::output(program, &args).unwrap();
-        let told = String::from_utf8_lossy(&ended.stdout);
-        assert!(ended.status.success() && told.contains("1 passed"), "{told}");
-    }
-}

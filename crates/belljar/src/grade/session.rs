@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_tampering_and_costs_no_memory() {
-        let many = inbox(&[b"1\n1\n1\n"]);
+        let many = inbox(&[&b"1\n".repeat(MAX_WAITING + 1)]);
         assert!(many.tampered.is_some() && many.lines.is_empty());
         let chunk = vec![b'x'; 1 << 20];
         let mut long = Inbox::default();

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_jail::plan::{Cgroup, Delivery, Placed};
-use belljar_jail::report::{Message, Started, Step};
+use belljar_jail::report::{Message, Started};
 use belljar_jail::wire;
 
 use super::failure::explain;
@@ -138,9 +138,9 @@ impl Parked {
         plan.placed.clone_from(&delivery.placed); // for what an error names
         let started = Some(self.started.clone());
         follow(&self.keeper, plan, spec, streams, started, talk, tally).await.map_err(|error| {
-            // What waited for the program is dead, so nothing of it was released.
-            let died =
-                matches!(&error, Error::Setup { step: Step::Exec, errno, .. } if errno == "ECHILD");
+            // What waited for the program is dead, and nothing is told as a failed set-up once the program
+            // was released.
+            let died = matches!(&error, Error::Setup { errno, .. } if errno == "ECHILD" || errno == "EPIPE");
             (!died).then_some(error)
         })
     }

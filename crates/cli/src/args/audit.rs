@@ -7,6 +7,10 @@ use clap::{Args, Subcommand};
 /// What is recorded, and where.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AuditArgs {
+    /// Record what is run. `serve` does so by itself; `run` and `batch` when a state directory is named, too
+    #[arg(long, conflicts_with = "no_audit")]
+    pub audit: bool,
+
     /// Record nothing of what is run
     #[arg(long, conflicts_with = "audit_digests")]
     pub no_audit: bool,

@@ -20,9 +20,23 @@ use crate::render;
 /// The exit code for a trail that is not as it was written.
 const DAMAGED: u8 = 1;
 
+/// Whether a command records without being told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unasked {
+    /// A server: its runs are many people's.
+    Records,
+    /// A run on its own, for which opening the trail would be a good part of its time.
+    DoesNot,
+}
+
 /// What to record, by flags and environment.
-pub(crate) fn config(args: &AuditArgs) -> Result<Option<AuditConfig>, Error> {
+pub(crate) fn config(args: &AuditArgs, unasked: Unasked) -> Result<Option<AuditConfig>, Error> {
     let word = std::env::var(places::AUDIT_VARIABLE).unwrap_or_default();
+    let named = args.state.is_some() || std::env::var_os(places::STATE_VARIABLE).is_some();
+    let asked = args.audit || args.audit_digests || named || !word.is_empty();
+    if unasked == Unasked::DoesNot && !asked {
+        return Ok(None);
+    }
     let bodies = match (args.no_audit, args.audit_digests, word.as_str()) {
         (true, _, _) => return Ok(None),
         (_, true, _) | (_, _, "digests") => Bodies::Digests,

@@ -10,6 +10,7 @@ use belljar::{
 };
 use serde::Serialize;
 
+use super::audit::Unasked;
 use crate::args::{LimitArgs, Run};
 use crate::output;
 use crate::remote::{self, Failure};
@@ -64,7 +65,7 @@ async fn carry_out(
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
     let (recorded, screen_rules) = (args.audit.clone(), args.screen_rules.clone());
     let open = || {
-        let audit = super::audit::config(&recorded)?;
+        let audit = super::audit::config(&recorded, Unasked::DoesNot)?;
         let engine = Engine::open(Config { fault, audit, screen_rules, ..Config::default() })?;
         Ok::<_, Error>(match ahead {
             Some(ahead) => engine.with_keeper(ahead),

@@ -6,6 +6,7 @@ use std::thread;
 use belljar::{Config, PoolConfig};
 use belljar_server::{LimitOptions, Listening, Options};
 
+use super::audit::Unasked;
 use crate::args::Serve;
 use crate::render;
 
@@ -26,7 +27,7 @@ pub(crate) fn runtime() -> tokio::runtime::Builder {
 
 pub(crate) async fn serve(args: Serve) -> u8 {
     let runs = (cores() * RUNS_FOR_EACH_CORE).max(LEAST_RUNS);
-    let audit = match super::audit::config(&args.audit) {
+    let audit = match super::audit::config(&args.audit, Unasked::Records) {
         Ok(audit) => audit,
         Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
     };
