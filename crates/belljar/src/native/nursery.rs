@@ -28,7 +28,6 @@ impl Nursery {
     pub(crate) fn start(launcher: &Path, alive: &Alive) -> io::Result<Self> {
         let (line, theirs) = Line::open()?;
         let process = spawn::with_socket(launcher, &[NURSERY_ROLE], theirs)?;
-        alive.started();
         Ok(Self { line, process: Some(process), alive: alive.clone() })
     }
 
@@ -49,6 +48,8 @@ impl Drop for Nursery {
         // Closed now, not when the fields are dropped: its end is waited for.
         self.line.close();
         if let Some(process) = self.process.take() {
+            // Counted only now: it is nobody's run, and lives as long as the pool does.
+            self.alive.started();
             self.alive.see_off(process, || {});
         }
     }
