@@ -88,7 +88,10 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     };
     let (proc, disk, covers) = build(plan, sources, &placed)?;
     drop(placed);
-    send_covers(&notes, covers).at(Step::Proc)?;
+    if plan.hold.is_some() {
+        send_covers(&notes, &covers).at(Step::Proc)?;
+    }
+    drop(covers);
     let child = match child {
         Some(child) => {
             order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
@@ -165,7 +168,7 @@ fn build(
 }
 
 /// The keeper watches them, once there is a program.
-fn send_covers(notes: &OwnedFd, covers: Vec<OwnedFd>) -> Result<()> {
+fn send_covers(notes: &OwnedFd, covers: &[OwnedFd]) -> Result<()> {
     if covers.is_empty() {
         return Ok(());
     }

@@ -20,6 +20,10 @@ use crate::wire::Joining;
 /// The namespaces that a Ready note tells of, in its order.
 pub(crate) const NAMESPACES: [&str; 7] = ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"];
 
+/// How often, and how far apart, a descriptor is offered when too many are under way: ten seconds.
+const SEND_ATTEMPTS: usize = 2000;
+const SEND_PAUSE_MS: i64 = 5;
+
 /// The payload's descriptors. All of them are close-on-exec.
 #[derive(Debug)]
 pub(crate) struct Ends {
@@ -172,10 +176,22 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
     // Nothing is allocated on the way: a call that the request denies has nobody to answer it yet.
     let bytes = Note::Ready(ready).to_bytes();
     match &listener {
-        Some(listener) => fd::send(&ends.notes, &bytes, &[listener.as_fd()]).at(Step::Exec)?,
+        Some(listener) => send_patiently(&ends.notes, &bytes, listener).at(Step::Exec)?,
         None => fd::send(&ends.notes, &bytes, &[]).at(Step::Exec)?,
     }
     Ok(program)
+}
+
+/// The kernel counts the descriptors that all of a user's processes have under way, against our own limit,
+/// which is the program's by now: with many runs at once they may be too many for a moment.
+fn send_patiently(notes: &OwnedFd, bytes: &[u8], listener: &OwnedFd) -> Result<()> {
+    for _ in 0..SEND_ATTEMPTS {
+        match fd::send(notes, bytes, &[listener.as_fd()]) {
+            Err(Errno::TOOMANYREFS) => crate::keeper::pause(SEND_PAUSE_MS),
+            result => return result,
+        }
+    }
+    Err(Errno::TOOMANYREFS)
 }
 
 fn start_session() -> Result<()> {
