@@ -154,31 +154,7 @@ fn curve(history: &History, summary: &Summary, shown: &[&Graded]) -> String {
             WIDTH - MARGIN
         ),
     );
-    let (mut line, mut best) = (String::new(), None::<f64>);
-    for (index, one) in shown.iter().enumerate() {
-        if let Some(score) = one.score {
-            let higher = best.is_none_or(|best| score > best);
-            if higher {
-                // A step in the line, not a slope: between two candidates there is nothing.
-                let from = best.unwrap_or(score);
-                let word = if best.is_none() { "M" } else { "L" };
-                put(
-                    &mut line,
-                    format_args!(
-                        "{word}{:.1} {:.1} L{:.1} {:.1} ",
-                        x(index),
-                        y(from),
-                        x(index),
-                        y(score)
-                    ),
-                );
-                best = Some(score);
-            }
-        }
-        if let (Some(best), true) = (best, index + 1 == shown.len()) {
-            put(&mut line, format_args!("L{:.1} {:.1}", x(index), y(best)));
-        }
-    }
+    let line = best_line(shown, x, y);
     put(
         &mut out,
         format_args!(
@@ -207,6 +183,36 @@ fn curve(history: &History, summary: &Summary, shown: &[&Graded]) -> String {
         ),
     );
     out
+}
+
+/// The best score so far, as the path of a line.
+fn best_line(shown: &[&Graded], x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> String {
+    let (mut line, mut best) = (String::new(), None::<f64>);
+    for (index, one) in shown.iter().enumerate() {
+        if let Some(score) = one.score {
+            let higher = best.is_none_or(|best| score > best);
+            if higher {
+                // A step in the line, not a slope: between two candidates there is nothing.
+                let from = best.unwrap_or(score);
+                let word = if best.is_none() { "M" } else { "L" };
+                put(
+                    &mut line,
+                    format_args!(
+                        "{word}{:.1} {:.1} L{:.1} {:.1} ",
+                        x(index),
+                        y(from),
+                        x(index),
+                        y(score)
+                    ),
+                );
+                best = Some(score);
+            }
+        }
+        if let (Some(best), true) = (best, index + 1 == shown.len()) {
+            put(&mut line, format_args!("L{:.1} {:.1}", x(index), y(best)));
+        }
+    }
+    line
 }
 
 /// Iterations from left to right, a line from each parent to its child.

@@ -223,10 +223,10 @@ async fn read<T: Send + 'static>(
     let (server, id) = (Arc::clone(server), id.to_owned());
     let read = tokio::task::spawn_blocking(move || how(&server.evolutions.root, &id)).await;
     let read = read.unwrap_or(Err(Error::Lost { what: "the evolution was not read" }));
-    read.map_err(|error| match &error {
-        Error::Spec(spec) if spec.field == "id" => {
-            Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string())
+    read.map_err(|error| {
+        if matches!(&error, Error::Spec(spec) if spec.field == "id") {
+            return Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string());
         }
-        _ => Problem::from(&error),
+        Problem::from(&error)
     })
 }
