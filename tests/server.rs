@@ -15,6 +15,8 @@ mod door;
 mod ending;
 #[path = "server/errors.rs"]
 mod errors;
+#[path = "server/evolutions.rs"]
+mod evolutions;
 #[path = "server/full.rs"]
 mod full;
 #[path = "server/http.rs"]

@@ -22,7 +22,7 @@ use crate::warm;
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 12] = [
+pub(crate) const SUITES: [&str; 13] = [
     "conformance",
     "escape",
     "events",
@@ -33,6 +33,7 @@ pub(crate) const SUITES: [&str; 12] = [
     "server",
     "audit",
     "grade",
+    "evolve",
     "warm",
     "leaks",
 ];

@@ -1,6 +1,7 @@
 //! Arguments as typed. Nothing is decided here but what a word means.
 
 pub(crate) mod audit;
+pub(crate) mod evolve;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Grade a candidate by its test cases, with the comparison outside of its sandbox
     Test(Box<Test>),
+    /// Improve a program by proposals that are graded in sandboxes
+    Evolve(Box<evolve::Evolve>),
     /// Run many requests in parallel, one JSON object a line
     Batch(Batch),
     /// Serve runs over HTTP, on a Unix socket and on loopback
@@ -476,6 +479,10 @@ pub(crate) struct Serve {
     /// How long runs may go on after the first signal
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::parse_duration)]
     pub drain: Duration,
+
+    /// Who may propose in /v1/evolutions: a TOML file with a table [NAME] for each, as [proposer] in a task
+    #[arg(long, value_name = "FILE")]
+    pub proposers: Option<PathBuf>,
 
     /// Sandboxes kept ready at most; 0 keeps none
     #[arg(long, value_name = "N", default_value_t = 64)]

@@ -4,6 +4,7 @@ mod audit;
 mod batch;
 mod catalogue;
 mod doctor;
+mod evolve;
 mod explain;
 mod policy;
 mod run;
@@ -28,6 +29,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
     match arguments.command {
         Command::Run(run) => run::run(*run, ahead).await,
         Command::Test(test) => test::test(*test).await,
+        Command::Evolve(evolve) => evolve::evolve(*evolve).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Screen(screen) => screen::screen(screen).await,

@@ -1,5 +1,6 @@
 //! What the user sees: data to stdout, words to stderr, nothing that needs colour to be read.
 
+pub(crate) mod evolution;
 pub(crate) mod tests_table;
 
 use std::io::{self, IsTerminal};
@@ -60,6 +61,12 @@ pub(crate) fn trouble(message: &str, code: u8) -> u8 {
     // A closed stderr leaves nobody to tell.
     put(io::stderr(), format!("belljar: {}\n", visible(message)).as_bytes()).ok();
     code
+}
+
+/// Says something on the way, that is neither data nor trouble.
+pub(crate) fn words(text: &str) {
+    // A closed stderr leaves nobody to tell.
+    put(io::stderr(), format!("{}\n", visible(text)).as_bytes()).ok();
 }
 
 /// The run ended and was told; its results did not all reach the caller.

@@ -3,6 +3,7 @@
 mod audit;
 mod batches;
 mod body;
+pub(crate) mod evolutions;
 mod format;
 mod grades;
 mod lines;
@@ -32,6 +33,7 @@ pub(crate) struct Server {
     pub(crate) queue: Queue,
     pub(crate) door: Door,
     pub(crate) stop: Stop,
+    pub(crate) evolutions: evolutions::Evolutions,
     /// The state directory with the audit trail, when runs are recorded.
     pub(crate) audit: Option<PathBuf>,
     pub(crate) limits: Limits,
@@ -46,6 +48,18 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route(wire::RUNS, post(runs::run).fallback(|| async { method_not_allowed("POST") }))
         .route("/v1/batches", post(batches::run).fallback(|| async { method_not_allowed("POST") }))
         .route(wire::GRADES, post(grades::grade).fallback(|| async { method_not_allowed("POST") }))
+        .route(
+            wire::EVOLUTIONS,
+            post(evolutions::begin).fallback(|| async { method_not_allowed("POST") }),
+        )
+        .route(
+            "/v1/evolutions/{id}",
+            get(evolutions::show).fallback(|| async { method_not_allowed("GET") }),
+        )
+        .route(
+            "/v1/evolutions/{id}/events",
+            get(evolutions::events).fallback(|| async { method_not_allowed("GET") }),
+        )
         .route(wire::POOL, get(pool).fallback(|| async { method_not_allowed("GET") }))
         .route("/v1/runs/{id}", read(get(audit::run)))
         .route("/v1/runs/{id}/events", read(get(audit::events)))
@@ -89,9 +103,10 @@ async fn pool(State(server): State<Arc<Server>>) -> Response {
 async fn not_found(request: Request) -> Problem {
     let detail = format!(
         "nothing is at {}: there are {HEALTH}, {runs}, {runs}/ID, {runs}/ID/events, \
-         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, {}, /v1/audit and {}",
+         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, {}, {}, /v1/audit and {}",
         request.uri().path(),
         wire::GRADES,
+        wire::EVOLUTIONS,
         wire::STATS,
         wire::POOL,
         runs = wire::RUNS,

@@ -11,6 +11,9 @@ pub const STATE_VARIABLE: &str = "BELLJAR_STATE";
 /// `on`, `digests` or `off`: what is recorded where no flag says so.
 pub const AUDIT_VARIABLE: &str = "BELLJAR_AUDIT";
 
+/// Where evolutions are kept, in the state directory.
+pub const EVOLUTIONS: &str = "evolutions";
+
 const NAME: &str = "belljar";
 const SOCKET: &str = "belljar.sock";
 

@@ -1,5 +1,6 @@
 //! The life of a server: listen, accept, drain, end.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use belljar::{Config, Engine, Error, Queue, SpecError};
+use belljar_evolve::ProposerSpec;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -25,6 +27,7 @@ use tokio::task::JoinSet;
 use tower_service::Service;
 
 use crate::door::{Door, Peer};
+use crate::http::evolutions::Evolutions;
 use crate::http::{self, Server};
 use crate::limits::{LimitOptions, Limits};
 use crate::listen::{self, Socket};
@@ -61,6 +64,8 @@ pub struct Options {
     pub max_queue: usize,
     /// How long running programs may go on after the first signal.
     pub drain: Duration,
+    /// Who may be asked to propose, by the names that callers use.
+    pub proposers: BTreeMap<String, ProposerSpec>,
     pub limits: LimitOptions,
 }
 
@@ -109,6 +114,7 @@ pub async fn serve(
         queue: Queue::new(options.max_runs, options.max_queue),
         door: Door { own_uid: rustix::process::geteuid().as_raw(), token },
         stop: Stop::new(),
+        evolutions: Evolutions::new(state.join(places::EVOLUTIONS), options.proposers.clone()),
         limits: Limits::new(&options.limits, audit.as_deref()),
         audit,
     });
@@ -346,6 +352,7 @@ mod tests {
             max_runs: NonZeroUsize::MIN,
             max_queue: 0,
             drain: Duration::ZERO,
+            proposers: BTreeMap::new(),
             limits: LimitOptions::default(),
         };
         for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {

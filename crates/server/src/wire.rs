@@ -19,6 +19,8 @@ pub const RUNS: &str = "/v1/runs";
 pub const STATS: &str = "/v1/stats";
 /// Where a candidate is graded.
 pub const GRADES: &str = "/v1/grades";
+/// Where an evolution is begun; its id follows.
+pub const EVOLUTIONS: &str = "/v1/evolutions";
 /// What the pool holds.
 pub const POOL: &str = "/v1/pool";
 

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use belljar::{Config, PoolConfig};
+use belljar_evolve::ProposerSpec;
 use belljar_server::{LimitOptions, Listening, Options};
 
 use super::audit::Unasked;
@@ -27,6 +28,11 @@ pub(crate) fn runtime() -> tokio::runtime::Builder {
 
 pub(crate) async fn serve(args: Serve) -> u8 {
     let runs = (cores() * RUNS_FOR_EACH_CORE).max(LEAST_RUNS);
+    let proposers = args.proposers.as_deref().map(ProposerSpec::load_named).transpose();
+    let proposers = match proposers {
+        Ok(found) => found.unwrap_or_default(),
+        Err(error) => return render::trouble(&error.to_string(), render::BAD_REQUEST),
+    };
     let audit = match super::audit::config(&args.audit, Unasked::Records) {
         Ok(audit) => audit,
         Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
@@ -39,6 +45,7 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         max_runs: args.max_runs.or(NonZeroUsize::new(runs)).unwrap_or(NonZeroUsize::MIN),
         max_queue: args.max_queue,
         drain: args.drain,
+        proposers,
         limits: LimitOptions {
             keys: args.rate.0,
             local: args.rate_local.0,

@@ -1,0 +1,232 @@
+//! `/v1/evolutions`: one is begun by a POST and goes on whether anybody listens or not; its summary and its lines can
+//! be asked for at any time. Whoever asks names no file, no command and no key of this host: proposers are those
+//! that the operator has described, by name, or a recording that comes with the request.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use belljar::Error;
+use belljar_evolve::{Evolution, Line, ProposerSpec, Record, Summary, Task, TaskFile};
+use bytes::{BufMut, BytesMut};
+use hyper::StatusCode;
+use hyper::header::{HeaderValue, LOCATION};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+
+use crate::http::format::Format;
+use crate::http::lines::{self, Outbox};
+use crate::http::{Server, body};
+use crate::problem::Problem;
+use crate::wire;
+
+/// Evolutions that go on at once.
+const MAX_RUNNING: usize = 4;
+/// Lines that wait for somebody who reads slowly; who misses some reads the file again.
+const MAX_BEHIND: usize = 64;
+
+/// A line, and which one it is.
+type Numbered = (usize, Arc<Line>);
+
+/// The evolutions of a server.
+#[derive(Debug)]
+pub(crate) struct Evolutions {
+    root: PathBuf,
+    proposers: BTreeMap<String, ProposerSpec>,
+    room: Arc<Semaphore>,
+    running: Mutex<HashMap<String, broadcast::Sender<Numbered>>>,
+}
+
+impl Evolutions {
+    pub(crate) fn new(root: PathBuf, proposers: BTreeMap<String, ProposerSpec>) -> Self {
+        let room = Arc::new(Semaphore::new(MAX_RUNNING));
+        Self { root, proposers, room, running: Mutex::default() }
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<String, broadcast::Sender<Numbered>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
+            let detail = format!("{MAX_RUNNING} evolutions go on, which is all that may");
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, "busy", detail)
+        })
+    }
+
+    /// The proposer that a request means.
+    fn proposer(&self, asked: Option<ProposerSpec>) -> Result<Option<ProposerSpec>, Problem> {
+        match asked {
+            None => Ok(None),
+            Some(ProposerSpec::Replay(replay)) if replay.file.is_none() => {
+                Ok(Some(ProposerSpec::Replay(replay)))
+            }
+            Some(ProposerSpec::Named(named)) => match self.proposers.get(&named.name) {
+                Some(found) => Ok(Some(found.clone())),
+                None => {
+                    let known: Vec<&str> = self.proposers.keys().map(String::as_str).collect();
+                    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                    let reason = format!(
+                        "is \"{}\", which is not described here (there are: {known}): start the \
+                         server with --proposers FILE",
+                        named.name
+                    );
+                    Err(Problem::field("proposer.name", &reason))
+                }
+            },
+            Some(_) => {
+                let reason = "must be \"named\" (described by the operator), or \"replay\" with \
+                              answers: a request names no key, command or file of this host";
+                Err(Problem::field("proposer.kind", reason))
+            }
+        }
+    }
+}
+
+/// Begins one. The answer comes at once.
+pub(crate) async fn begin(
+    State(server): State<Arc<Server>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    // Before the body is read, so that a full server holds no more bodies than it has room.
+    let room = server.evolutions.enter()?;
+    let mut file: TaskFile = body::json(request).await?;
+    file.proposer = server.evolutions.proposer(file.proposer)?;
+    let told = |error: Error| Problem::from(&error);
+    let task = Task::of_request(file).map_err(|error| told(error.into()))?;
+    let evolution =
+        Evolution::begin(&server.engine, &server.evolutions.root, task).map_err(told)?;
+    let (id, summary) = (evolution.id().to_owned(), evolution.summary());
+    let (sender, _) = broadcast::channel(MAX_BEHIND);
+    server.evolutions.running().insert(id.clone(), sender.clone());
+    tokio::spawn(go_on(Arc::clone(&server), evolution, sender, room));
+    let mut response = (StatusCode::ACCEPTED, axum::Json(summary)).into_response();
+    if let Ok(place) = HeaderValue::from_str(&format!("{}/{id}", wire::EVOLUTIONS)) {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// Carries it out, until it ends or the server does. What is not done then can be resumed.
+async fn go_on(
+    server: Arc<Server>,
+    mut evolution: Evolution,
+    sender: broadcast::Sender<Numbered>,
+    room: OwnedSemaphorePermit,
+) {
+    let id = evolution.id().to_owned();
+    // The line that says how it began is there already.
+    let mut number = 1;
+    let mut tell = |line: &Line, _: &Summary| {
+        // Nobody has to listen.
+        sender.send((number, Arc::new(line.clone()))).ok();
+        number += 1;
+    };
+    tokio::select! {
+        biased;
+        () = server.stop.draining() => {}
+        // An error of ours is told by the lines ending without an end; the next who resumes it meets it.
+        _ = evolution.run(&server.engine, Some(&server.queue), &mut tell) => {}
+    }
+    // In this order: whoever asks next finds the file free, and nobody who writes it.
+    drop(evolution);
+    server.evolutions.running().remove(&id);
+    drop(room);
+}
+
+/// An evolution in short.
+pub(crate) async fn show(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let summary = read(&server, &id, Evolution::summary_of).await?;
+    Ok(axum::Json(summary).into_response())
+}
+
+/// Its lines from the first on, and further ones as they come.
+pub(crate) async fn events(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let format = match Format::of(request.headers()) {
+        Format::Json | Format::Lines => Format::Lines,
+        Format::Events => Format::Events,
+    };
+    // Listen first, read then: so no line is missed, and those that come twice are known by their number.
+    let live = server.evolutions.running().get(&id).map(broadcast::Sender::subscribe);
+    let known = read(&server, &id, Evolution::lines).await?;
+    let outbox = Outbox::default();
+    let told = outbox.clone();
+    let work = Box::pin(async move {
+        let mut next = 0;
+        pass_on(format, &told, &mut next, known);
+        let Some(mut live) = live else { return };
+        loop {
+            let received = tokio::select! {
+                biased;
+                () = server.stop.draining() => return,
+                received = live.recv() => received,
+            };
+            match received {
+                Ok((number, line)) if number == next => {
+                    write(format, &mut told.write(), &line);
+                    next += 1;
+                }
+                Ok((number, _)) if number < next => {}
+                Ok(_) | Err(RecvError::Lagged(_)) => {
+                    let Ok(all) = read(&server, &id, Evolution::lines).await else { return };
+                    pass_on(format, &told, &mut next, all);
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    });
+    Ok(lines::answer(format, outbox, work))
+}
+
+fn pass_on(format: Format, outbox: &Outbox, next: &mut usize, all: Vec<Line>) {
+    for line in all.iter().skip(*next) {
+        write(format, &mut outbox.write(), line);
+        *next += 1;
+    }
+}
+
+fn write(format: Format, to: &mut BytesMut, line: &Line) {
+    if format == Format::Events {
+        to.extend_from_slice(format!("event: {}\ndata: ", name(&line.record)).as_bytes());
+    }
+    // Writing to memory does not fail, and JSON can say all that a line holds.
+    serde_json::to_writer(to.writer(), line).ok();
+    to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
+}
+
+const fn name(record: &Record) -> &'static str {
+    match record {
+        Record::Begun { .. } => "begun",
+        Record::Proposed(_) => "proposed",
+        Record::Graded(_) => "graded",
+        Record::Resumed { .. } => "resumed",
+        Record::Ended { .. } => "ended",
+        Record::Promoted { .. } => "promoted",
+    }
+}
+
+/// Reads a store where waiting for the disk keeps nobody else waiting.
+async fn read<T: Send + 'static>(
+    server: &Arc<Server>,
+    id: &str,
+    how: impl FnOnce(&std::path::Path, &str) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Problem> {
+    let (server, id) = (Arc::clone(server), id.to_owned());
+    let read = tokio::task::spawn_blocking(move || how(&server.evolutions.root, &id)).await;
+    let read = read.unwrap_or(Err(Error::Lost { what: "the evolution was not read" }));
+    read.map_err(|error| {
+        if matches!(&error, Error::Spec(spec) if spec.field == "id") {
+            return Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string());
+        }
+        Problem::from(&error)
+    })
+}

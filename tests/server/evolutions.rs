@@ -1,0 +1,99 @@
+//! `/v1/evolutions`: begun by a POST, followed as it goes, and never with what is the host's.
+
+use serde_json::{Value, json};
+
+use belljar_tests::{TempDir, wait_until};
+
+use crate::running::{LINES, Server};
+
+fn task(proposer: &Value) -> Value {
+    json!({
+        "prompt": "Write add(a, b).",
+        "func": "add",
+        "max_iterations": 2,
+        "cases": [{"input_args": [1, 2], "expected_output": 3}],
+        "hidden": [{"input_args": [777_001, 2], "expected_output": 777_003}],
+        "proposer": proposer,
+    })
+}
+
+fn replay() -> Value {
+    json!({"kind": "replay", "answers": ["def add(a, b):\n    return a - b", "def add(a, b):\n    return a + b"]})
+}
+
+#[test]
+fn evolution_is_begun_followed_and_told() {
+    let server = Server::start();
+    let begun = server.unix().post("/v1/evolutions", &[], &task(&replay()));
+    assert_eq!(begun.status, 202, "{}", begun.text());
+    let id = begun.json()["id"].as_str().expect("an id").to_owned();
+    let path = format!("/v1/evolutions/{id}");
+    assert_eq!(begun.header("location"), Some(path.as_str()));
+    // Followed to its end, whether it was still running or not.
+    let lines = server.unix().get(&format!("{path}/events"), &[LINES]).lines();
+    let kinds: Vec<&str> = lines.iter().filter_map(|line| line["type"].as_str()).collect();
+    assert_eq!(kinds, ["begun", "proposed", "graded", "proposed", "graded", "ended"], "{lines:?}");
+    assert_eq!(lines[5]["end"], json!("target"));
+    assert!(!lines.iter().any(|line| line.to_string().contains("777")), "a hidden value was told");
+    wait_until("it is told as ended", || {
+        let summary = server.unix().get(&path, &[]).json();
+        summary["end"] == json!("target") && summary["running"] == false
+    });
+    let events = server.unix().get(&format!("{path}/events"), &[("Accept", "text/event-stream")]);
+    assert_eq!(events.header("content-type"), Some("text/event-stream"));
+    assert!(events.text().contains("event: begun\ndata: {"), "{}", events.text());
+}
+
+#[test]
+fn request_names_nothing_of_the_host() {
+    let server = Server::start();
+    for (proposer, field) in [
+        (json!({"kind": "command", "command": ["id"]}), "proposer.kind"),
+        (
+            json!({"kind": "openai", "model": "m", "key_env": "HOME", "url": "http://127.0.0.1:1"}),
+            "proposer.kind",
+        ),
+        (json!({"kind": "replay", "file": "/etc/passwd"}), "proposer.kind"),
+        (json!({"kind": "named", "name": "x"}), "proposer.name"),
+    ] {
+        let answer = server.unix().post("/v1/evolutions", &[], &task(&proposer));
+        assert_eq!(
+            (answer.status, &answer.json()["field"]),
+            (400, &json!(field)),
+            "{}",
+            answer.text()
+        );
+    }
+    let mut with_file = task(&replay());
+    with_file["program_file"] = json!("/etc/passwd");
+    let answer = server.unix().post("/v1/evolutions", &[], &with_file);
+    assert_eq!(
+        (answer.status, &answer.json()["field"]),
+        (400, &json!("program_file")),
+        "{}",
+        answer.text()
+    );
+    for id in ["0123456789abcdef", "..%2f..%2fetc"] {
+        let answer = server.unix().get(&format!("/v1/evolutions/{id}"), &[]);
+        assert_eq!(answer.status, 404, "{}", answer.text());
+    }
+}
+
+#[test]
+fn proposers_that_the_operator_described_have_names_and_only_so_many_evolve_at_once() {
+    let directory = TempDir::new();
+    let file = directory
+        .file("proposers.toml", "[slow]\nkind = \"command\"\ncommand = [\"sleep\", \"60\"]\n");
+    let server = Server::with(&["--proposers", &file.display().to_string()]);
+    let slow = task(&json!({"kind": "named", "name": "slow"}));
+    for _ in 0..4 {
+        let answer = server.unix().post("/v1/evolutions", &[], &slow);
+        assert_eq!(answer.status, 202, "{}", answer.text());
+    }
+    let full = server.unix().post("/v1/evolutions", &[], &slow);
+    assert_eq!((full.status, &full.json()["kind"]), (429, &json!("busy")), "{}", full.text());
+    // It ends at once all the same: what evolves can be resumed.
+    server.signal(rustix::process::Signal::TERM);
+    let (ended, _directory) = server.wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
