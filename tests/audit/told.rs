@@ -112,3 +112,20 @@ fn numbers_are_those_of_the_runs() {
     let text = place.belljar().arg("stats").run().out();
     assert!(text.contains("3 recorded runs") && text.contains("by verdict   exited 3"), "{text}");
 }
+
+#[test]
+fn least_policy_of_a_recorded_run_is_learnt_by_its_id() {
+    let place = Place::new();
+    let outcome = place.run(&["--record", "-c", "print(sum(range(10)))"]);
+    let learnt = place.belljar().args(["policy", "learn", id(&outcome)]).run();
+    assert_eq!(learnt.code, Some(0), "{learnt:?}");
+    assert!(learnt.out().starts_with("level = \"strict\"\n"), "{learnt:?}");
+    assert!(learnt.err().contains("proved: the same run passes under it"), "{learnt:?}");
+    // What the trail does not hold cannot be run again.
+    place.run(&["--record", "--env-secret", "KEY=s3cr3t", "-c", "print(1)"]);
+    let refused = place.belljar().args(["policy", "learn", "last"]).run();
+    assert_eq!((refused.code, refused.out()), (Some(2), String::new()), "{refused:?}");
+    assert!(refused.err().contains("it was given secrets"), "{refused:?}");
+    let refused = place.belljar().args(["policy", "learn", "nowhere"]).run();
+    assert!(refused.err().contains("is no file, and no recorded run"), "{refused:?}");
+}

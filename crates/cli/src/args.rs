@@ -69,15 +69,21 @@ pub(crate) enum PolicyCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  belljar run --record --audit solve.py
+  belljar policy learn last --out solve.toml
   belljar run --record --json solve.py > recorded.json
   belljar policy learn recorded.json --out solve.toml
   belljar run --policy solve.toml solve.py
 
 What is listed under [seen] is for people. The exit code is 0 when the policy was proved, 1 when none was found.")]
 pub(crate) struct Learn {
-    /// What `belljar run --record --json` printed
-    #[arg(value_name = "OUTCOME")]
+    /// The id of a recorded run, or its beginning, or `last`; or a file of what `belljar run --record --json` printed
+    #[arg(value_name = "EXEC_ID|OUTCOME")]
     pub outcome: PathBuf,
+
+    /// The state directory whose audit trail has the run
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
 
     /// Write the policy here instead of printing it
     #[arg(long, value_name = "FILE")]

@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::chain::Record;
-use super::entry::Summary;
+use super::entry::{MAX_CODE_BYTES, Summary};
 use super::filter::Filter;
 use super::{Kind, show_time};
 use crate::model::error::SpecError;
 use crate::model::outcome::Outcome;
+use crate::model::request::RunRequest;
 use crate::store::{Scan, Store, StoreError};
 
 /// Whether a run goes on.
@@ -58,6 +59,27 @@ impl RunRecord {
     /// The Outcome, where there is one and this version can read it.
     pub fn outcome(&self) -> Option<Outcome> {
         serde_json::from_value(self.end.as_ref()?["outcome"].clone()).ok()
+    }
+
+    /// The request, to run it again; why not, where the trail does not hold all of it.
+    pub fn request(&self) -> Result<RunRequest, &'static str> {
+        let start = self.start.as_ref().ok_or("the record of its beginning has been pruned")?;
+        let mut request = start["request"].clone();
+        if request["stdin"].is_object() || request["files"].is_object() {
+            return Err("it was given data, of which the trail keeps only digests");
+        }
+        if request["secret_env"].is_array() || request["canaries"].is_array() {
+            return Err("it was given secrets, which the trail does not keep");
+        }
+        let code = &start["code"];
+        if code.as_str().is_some_and(|text| text.len() >= MAX_CODE_BYTES) {
+            return Err("its code is longer than what the trail keeps of one");
+        }
+        if code.is_null() && request["command"].is_null() && request["entry"].is_null() {
+            return Err("its code was not kept");
+        }
+        request["code"] = code.clone();
+        serde_json::from_value(request).map_err(|_| "it was recorded by another version")
     }
 }
 

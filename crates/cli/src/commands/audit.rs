@@ -97,6 +97,14 @@ impl From<StoreError> for Trouble {
 }
 
 impl Trouble {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Asked(error) => error.to_string(),
+            Self::Store(error) => error.to_string(),
+            Self::Output(error) => error.to_string(),
+        }
+    }
+
     pub(crate) fn tell(&self) -> u8 {
         match self {
             Self::Asked(error) => render::trouble(&error.to_string(), render::BAD_REQUEST),

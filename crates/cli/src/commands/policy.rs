@@ -33,7 +33,8 @@ pub(crate) async fn policy(command: PolicyCommand) -> u8 {
 }
 
 async fn learn(args: &Learn) -> Result<u8, Failure> {
-    let (request, outcome) = read(&args.outcome)?;
+    let (request, outcome) =
+        if args.outcome.exists() { read(&args.outcome)? } else { recall(args)? };
     let learnt = Policy::learn(&outcome)
         .ok_or_else(|| wrong("holds no recording: run it again with --record --json"))?;
     let engine = Engine::open(Config::default())?;
@@ -102,6 +103,21 @@ fn read(path: &Path) -> Result<(RunRequest, Outcome), Failure> {
         wrong("holds no request: save what \"belljar run --record --json\" prints")
     })?;
     Ok((request, recorded.outcome))
+}
+
+/// A run of the audit trail, by its id.
+fn recall(args: &Learn) -> Result<(RunRequest, Outcome), Failure> {
+    let shown = args.outcome.display();
+    let id = args.outcome.to_str().unwrap_or_default();
+    let found = super::audit::find(args.state.as_deref(), id).map_err(|trouble| {
+        wrong(&format!("{shown} is no file, and no recorded run: {}", trouble.text()))
+    })?;
+    let request = found.request().map_err(|why| {
+        let words = "save what \"belljar run --record --json\" prints, and give that";
+        wrong(&format!("{shown} cannot be run again from the trail: {why}; {words}"))
+    })?;
+    let outcome = found.outcome().ok_or_else(|| wrong(&format!("{shown} has no Outcome")))?;
+    Ok((request, outcome))
 }
 
 fn wrong(reason: &str) -> Failure {
