@@ -321,6 +321,9 @@ fn link(path: &str) -> Option<Vec<u8>> {
 /// Descriptors of a process with another host id are listed for that id only; a copy of one can be had
 /// all the same, by whoever owns its user namespace.
 fn link_of_copy(thread: u32, number: i32) -> Option<Vec<u8>> {
+    if number < 0 {
+        return None; // the program's own word: anything may be in it
+    }
     let process = field(&status(thread), "Tgid:")?.parse::<i32>().ok()?;
     let process = pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()?;
     let copy = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()?;
