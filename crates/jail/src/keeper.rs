@@ -241,15 +241,15 @@ impl Keeper {
             Some(_) => self.await_delivery(control)?,
             None => b"g".to_vec(),
         };
+        self.set_tripwires();
         let released = Instant::now();
         if let Some(gate) = self.gate.take() {
             rustix::io::write(&gate, &invocation).at(Step::ReadBack)?;
         }
-        self.set_tripwires();
         Ok(self.supervise(control, released))
     }
 
-    /// After the release: what is about to start takes longer than this.
+    /// Before the release, and not sooner: a user has few instances of inotify.
     fn set_tripwires(&mut self) {
         // Only where nobody waits for our own end.
         let apart = self.plan.hold.is_some() && !self.covers.is_empty();
