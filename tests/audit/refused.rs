@@ -32,10 +32,12 @@ fn without_a_home_the_place_must_be_named() {
         let program = if is_root() { program.arg("XDG_STATE_HOME=/proc/none") } else { program };
         program.arg(belljar_bin()).arg("run").args(more).args(["-c", "print(1)"]).run()
     };
-    let ended = run(&[]);
+    let ended = run(&["--audit"]);
     let expected = if is_root() { 125 } else { 2 };
     assert!(ended.code == Some(expected) && ended.err().contains("--no-audit"), "{ended:?}");
     assert_eq!(run(&["--no-audit"]).out(), "1\n");
+    // On its own a run records when it is told to.
+    assert_eq!(run(&[]).out(), "1\n");
 }
 
 /// A shell that runs the command given as its arguments, in a place that gets full.
