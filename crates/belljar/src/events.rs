@@ -108,17 +108,9 @@ impl Tally {
         let Mark::Told(kind, severity) = refusal.mark else {
             return None;
         };
-        Some(Event {
-            kind,
-            severity,
-            time: time_of(tried.time_ms),
-            process: process(&tried.process),
-            syscall: Some(call.name.clone()),
-            detail: call.describe(tried),
-            rule: rule(*profile, &refusal),
-            fix: fix(&refusal, tried),
-            count: 1,
-        })
+        let (rule, fix) = (rule(*profile, &refusal), fix(&refusal, tried));
+        let detail = call.describe(tried);
+        Some(Event { kind, severity, detail, rule, fix, ..of_call(tried, call) })
     }
 
     /// An allowed call is an event only for where it leads.
@@ -140,17 +132,9 @@ impl Tally {
         } else {
             (EventKind::PermissionDenied, Severity::Low, wording::no_network_fix())
         };
-        Some(Event {
-            kind,
-            severity,
-            time: time_of(tried.time_ms),
-            process: process(&tried.process),
-            syscall: Some(call.name.clone()),
-            detail: wording::connection(&address.to_string(), address.is_metadata()),
-            rule: "net_namespace".to_owned(),
-            fix,
-            count: 1,
-        })
+        let detail = wording::connection(&address.to_string(), address.is_metadata());
+        let rule = "net_namespace".to_owned();
+        Some(Event { kind, severity, detail, rule, fix, ..of_call(tried, call) })
     }
 
     /// Takes that what stands over a secret was opened.
@@ -339,5 +323,20 @@ fn fix(refusal: &Refusal, tried: &Tried) -> String {
         wording::level_fix(name)
     } else {
         wording::allow_fix(name)
+    }
+}
+
+/// What is known of every call: when it was made, by whom, and its name.
+fn of_call(tried: &Tried, call: &Call) -> Event {
+    Event {
+        kind: EventKind::SyscallBlocked,
+        severity: Severity::Info,
+        time: time_of(tried.time_ms),
+        process: process(&tried.process),
+        syscall: Some(call.name.clone()),
+        detail: String::new(),
+        rule: String::new(),
+        fix: String::new(),
+        count: 1,
     }
 }

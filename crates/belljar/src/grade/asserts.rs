@@ -34,17 +34,8 @@ pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Erro
     let mut lane = Lane { shared, pair: None, copies, turn: None };
     while let Some(index) = group.next() {
         let (judged, facts) = lane.settle(shared.case(index)).await?;
-        let (verdict, detail) = (judged.verdict, judged.detail.clone());
-        let raised = judged.raised.clone();
-        shared.tell(index, judged, facts);
-        if verdict == CaseVerdict::NotLoaded {
-            shared.tell_rest(group, || Judged {
-                raised: raised.clone(),
-                ..Judged::new(verdict, detail.clone())
-            });
-        } else if matches!(verdict, CaseVerdict::Tampered | CaseVerdict::Infrastructure) {
-            shared.tell_rest(group, || Judged::new(verdict, format!("not run: {detail}")));
-        }
+        let loads = judged.verdict != CaseVerdict::NotLoaded;
+        shared.tell_in_group(group, index, judged, facts, loads);
     }
     lane.close().await;
     Ok(())

@@ -36,20 +36,7 @@ pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Erro
     let mut lane = Lane { shared, session: None, copies, turn: None, fate: Fate::Alive };
     while let Some(index) = group.next() {
         let (judged, facts) = lane.settle(index).await?;
-        // Loading will not go better for the next.
-        let rest = (lane.fate == Fate::Unloadable).then(|| judged.raised.clone());
-        let (verdict, detail) = (judged.verdict, judged.detail.clone());
-        shared.tell(index, judged, facts);
-        if let Some(raised) = rest {
-            shared.tell_rest(group, || Judged {
-                raised: raised.clone(),
-                ..Judged::new(verdict, detail.clone())
-            });
-        } else if matches!(verdict, CaseVerdict::Tampered | CaseVerdict::Infrastructure) {
-            // Nothing that a tampering candidate says counts any more; and a host on which a sandbox
-            // failed so often will not do better at once.
-            shared.tell_rest(group, || Judged::new(verdict, format!("not run: {detail}")));
-        }
+        shared.tell_in_group(group, index, judged, facts, lane.fate != Fate::Unloadable);
     }
     lane.close().await;
     Ok(())

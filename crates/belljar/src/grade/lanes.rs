@@ -89,6 +89,30 @@ impl Shared {
         self.results.send((index, result)).ok();
     }
 
+    /// Tells one, and all that are left of its group where nothing better can come of them: loading will not
+    /// go better for the next; nothing that a tampering candidate says counts any more; and a host on which
+    /// a sandbox failed so often will not do better at once.
+    pub(super) fn tell_in_group(
+        &self,
+        group: &Group,
+        index: usize,
+        judged: Judged,
+        facts: Facts,
+        loads: bool,
+    ) {
+        let (verdict, detail) = (judged.verdict, judged.detail.clone());
+        let raised = judged.raised.clone();
+        self.tell(index, judged, facts);
+        if !loads {
+            self.tell_rest(group, || Judged {
+                raised: raised.clone(),
+                ..Judged::new(verdict, detail.clone())
+            });
+        } else if matches!(verdict, CaseVerdict::Tampered | CaseVerdict::Infrastructure) {
+            self.tell_rest(group, || Judged::new(verdict, format!("not run: {detail}")));
+        }
+    }
+
     /// Tells the same of every case that a group still has.
     pub(super) fn tell_rest(&self, group: &Group, judged: impl Fn() -> Judged) {
         while let Some(index) = group.next() {
