@@ -303,7 +303,7 @@ const FULL: &[u8] =
     \"detail\":\"too many connections\"}";
 
 /// One connection to its end. When the client goes away this ends too, and with it what it asked for.
-async fn converse<S>(stream: S, peer: Peer, router: Router, stop: Stop)
+pub(crate) async fn converse<S>(stream: S, peer: Peer, router: Router, stop: Stop)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
