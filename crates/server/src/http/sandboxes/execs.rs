@@ -93,13 +93,12 @@ async fn begin(
     format: Format,
 ) -> Result<Response, Problem> {
     let background = asked.background;
-    let mut following = sandboxes(&server)?.exec(&name, asked).await.map_err(told)?;
+    // Whoever goes away before the end has no more use for what it started, but in the background.
+    let following = sandboxes(&server)?.exec(&name, asked).await.map_err(told)?;
     if background {
         let info = sandboxes(&server)?.exec_info(&name, following.id()).await.map_err(told)?;
         return Ok((StatusCode::ACCEPTED, axum::Json(info)).into_response());
     }
-    // Whoever goes away before the end has no more use for what it started.
-    following.end_when_dropped();
     match format {
         Format::Json => Ok(axum::Json(document(following).await?).into_response()),
         Format::Lines | Format::Events => Ok(stream(following, format)),
