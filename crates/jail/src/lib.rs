@@ -5,6 +5,7 @@
 //! which leaves them no choices, and say in a [`report::Report`] what happened. Everything here is
 //! single-threaded and links no runtime.
 
+pub mod agent;
 mod cgroup;
 mod ids;
 mod init;
