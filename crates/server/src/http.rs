@@ -7,6 +7,7 @@ pub(crate) mod evolutions;
 mod format;
 mod grades;
 mod lines;
+mod pipe;
 mod runs;
 mod sandboxes;
 

@@ -138,13 +138,17 @@ fn stream(mut following: Following, format: Format) -> Response {
 }
 
 pub(super) fn tell_error(format: Format, to: &mut BytesMut, error: &Error) {
+    tell_problem(format, to, &Problem::from(error));
+}
+
+pub(super) fn tell_problem(format: Format, to: &mut BytesMut, problem: &Problem) {
     #[derive(Serialize)]
     #[serde(tag = "type", rename = "error")]
     struct Told<'a> {
         #[serde(flatten)]
         problem: &'a Problem,
     }
-    tell(format, to, "error", &Told { problem: &Problem::from(error) });
+    tell(format, to, "error", &Told { problem });
 }
 
 /// One line, or one server-sent event.
