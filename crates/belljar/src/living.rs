@@ -15,48 +15,62 @@ mod points;
 mod slot;
 pub(crate) mod store;
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use store::{Record, Store};
+use store::{Base, Record, Store, StoreConfig, StoreError};
 
 use crate::engine::Engine;
 use crate::model::error::Error;
+use crate::native::living::{self, Living};
 use slot::Slot;
 
+pub use files::{
+    FileError, FileEvent, FileEventKind, FileFault, Files, InsidePath, Position, PutOptions,
+    Unpacked, pack_host, unpack_host,
+};
 pub use following::{Following, Offsets};
 pub use lifecycle::Force;
 pub use logs::Log;
-pub use points::Import;
-pub use store::{Committed, Difference, Left};
+pub use points::{Committed, Difference, Left};
+
+/// Sandboxes of one state directory, unless its owner says otherwise.
+const MOST_SANDBOXES: usize = 1000;
+/// The small tree below all sheets, in the state directory. Another version of ours may want another one.
+const BASE: &str = "base-1";
+const VOLUMES: &str = "volumes";
 
 /// All sandboxes of a state directory. Cheap to clone; the last one lets go of the directory.
 #[derive(Clone, Debug)]
 pub struct Sandboxes {
     engine: Engine,
     store: Arc<Store>,
+    volumes: PathBuf,
     slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
 }
 
 impl Sandboxes {
     /// Takes the state directory over, finds what lives, and clears away what did not come to an end.
     pub async fn open(engine: &Engine, state: &Path) -> Result<Self, Error> {
-        let state = state.to_owned();
-        let store = blocking(move || Store::open(&state)).await?;
-        let this = Self { engine: engine.clone(), store: Arc::new(store), slots: Arc::default() };
+        let (state, volumes) = (state.to_owned(), state.join(VOLUMES));
+        let store = blocking(move || open_store(&state)).await?;
+        let this =
+            Self { engine: engine.clone(), store: Arc::new(store), volumes, slots: Arc::default() };
+        let mut live = BTreeSet::new();
+        for record in this.store.list() {
+            if Living::connect(&this.store.directory(&record.id)).await?.is_some() {
+                live.insert(record.id);
+            }
+        }
+        this.stored(move |store| store.sweep(&live)).await?;
         this.settle().await?;
         Ok(this)
     }
 
     /// The record and the slot of a name.
     fn find(&self, name: &str) -> Result<(Record, Arc<Slot>), Error> {
-        let record = self.store.find(name).ok_or_else(|| Error::NotFound {
-            what: format!(
-                "there is no sandbox called {:?}. hint: belljar sandbox list",
-                name.chars().take(80).collect::<String>()
-            ),
-        })?;
+        let record = self.store.get(name)?;
         let slot = self.slot(&record.id);
         Ok((record, slot))
     }
@@ -70,10 +84,59 @@ impl Sandboxes {
     /// Something that reads and writes the disk, where it holds nobody up.
     async fn stored<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
+        act: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
         let store = Arc::clone(&self.store);
-        blocking(move || act(&store)).await
+        blocking(move || Ok(act(&store)?)).await
+    }
+}
+
+fn open_store(state: &Path) -> Result<Store, Error> {
+    let base = Base { root: state.join(BASE), usr: PathBuf::from("/usr") };
+    let store = Store::open(StoreConfig {
+        state: state.to_owned(),
+        base: base.clone(),
+        most_sandboxes: MOST_SANDBOXES,
+        most_disk_bytes: None,
+        ground: None,
+    })?;
+    if !base.root.exists() {
+        // Whole or not at all: a crash leaves only what the next one replaces.
+        let draft = state.join(format!(".{BASE}.new"));
+        let furnish = || -> std::io::Result<()> {
+            if draft.exists() {
+                std::fs::remove_dir_all(&draft)?;
+            }
+            std::fs::create_dir(&draft)?;
+            living::furnish_base(&draft)?;
+            std::fs::rename(&draft, &base.root)
+        };
+        furnish().map_err(Error::backend("write the base of all sandboxes"))?;
+    }
+    Ok(store)
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        let what = error.to_string();
+        match error {
+            StoreError::Spec(error) => Self::Spec(error),
+            StoreError::NoSandbox(_) => {
+                Self::NotFound { what: format!("{what}. hint: belljar sandbox list") }
+            }
+            StoreError::NoPoint { .. } => Self::NotFound { what },
+            StoreError::Taken(_)
+            | StoreError::PointTaken { .. }
+            | StoreError::Nothing(_)
+            | StoreError::Full { .. }
+            | StoreError::Busy(_)
+            | StoreError::Owned { .. }
+            | StoreError::Archive(_) => Self::Conflict { what },
+            StoreError::Damaged { .. } | StoreError::Io { .. } | StoreError::Stopped(_) => {
+                let source = std::io::Error::other(what);
+                Self::Backend { operation: "keep the files of sandboxes", source }
+            }
+        }
     }
 }
 

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Sandboxes;
+use std::os::unix::fs::DirBuilderExt;
+
+use belljar_jail::plan::Tree;
+
 use super::slot::{Lines, Slot};
-use super::store::{self, Record};
-use crate::execution_id::new_id;
-use crate::model::error::Error;
-use crate::model::sandbox::{SandboxInfo, SandboxRequest, SandboxState};
-use crate::native::living::{self, EndReason, Raise};
+use super::store::{self, Ground, Name, NewSandbox, Record};
+use crate::model::error::{Error, SpecError};
+use crate::model::sandbox::{SandboxInfo, SandboxRequest, SandboxState, WorkspaceMode};
+use crate::native::living::{self, DiskBound, EndReason, Raise, Shared};
 
 /// Whether something may be ended that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +24,12 @@ pub enum Force {
 impl Sandboxes {
     /// Makes a sandbox and starts it. One that cannot be started is not left behind.
     pub async fn create(&self, request: SandboxRequest) -> Result<SandboxInfo, Error> {
-        let spec = living::spec(&request)?;
-        let id = new_id()?;
-        let owner = living::owner(&self.engine, store::number_of(&id));
-        let record = {
-            let id = id.clone();
-            self.stored(move |store| store.create(&id, request, &spec.limits, owner)).await?
-        };
-        let slot = self.slot(&id);
+        living::spec(&request)?;
+        check(&request)?;
+        let name = request.name.as_deref().map(Name::new).transpose()?;
+        let new = NewSandbox { name, request, owner: None };
+        let record = self.stored(move |store| store.create(new)).await?;
+        let slot = self.slot(&record.id);
         let _turn = slot.turn.lock().await;
         if let Err(error) = self.raise(&record, &slot).await {
             self.forget(&record).await?;
@@ -49,7 +50,7 @@ impl Sandboxes {
         state: Option<SandboxState>,
     ) -> Result<Vec<SandboxInfo>, Error> {
         let mut all = Vec::new();
-        for record in self.store.all() {
+        for record in self.store.list() {
             let labelled = |(name, value): (&str, &str)| {
                 record.request.labels.get(name).is_some_and(|found| found == value)
             };
@@ -183,23 +184,58 @@ impl Sandboxes {
     }
 
     async fn try_raise(&self, record: &Record, slot: &Slot) -> Result<Lines, Error> {
-        let id = record.id.clone();
-        let ground = self.stored(move |store| store.ground(&id)).await?;
+        let stood = record.clone();
+        let (attached, trees) = self
+            .stored(move |store| {
+                let attached = store.attach(&stood)?;
+                Ok((attached, store.trees(&stood)))
+            })
+            .await?;
+        let trees: Vec<Tree> = trees.into_iter().map(tree).collect();
+        let owner = (record.uid, record.gid);
+        for tree in &trees {
+            living::furnish_upper(tree, owner).map_err(Error::backend("make a sandbox's files"))?;
+        }
+        let disk = match (record.ground, trees.first()) {
+            (Ground::Image, Some(tree)) => DiskBound::FileSystem(tree.upper.clone()),
+            _ => DiskBound::Measured,
+        };
         let request = &record.request;
         let raise = Raise {
             id: record.id.clone(),
             name: record.name.to_string(),
             spec: living::spec(request)?,
-            trees: ground.trees,
-            workspace: ground.shared,
+            trees,
+            workspace: self.shared(record)?,
             write_paths: request.write_paths.clone(),
             directory: slot.directory.clone(),
-            owner: (record.uid, record.gid),
-            disk: ground.bound,
+            owner,
+            disk,
             idle: request.idle_ms.map(Duration::from_millis),
             expires_at: record.expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms)),
         };
-        Ok(slot.stands(living::raise(&self.engine, raise).await?))
+        let living = living::raise(&self.engine, raise).await?;
+        // What it stands on is its own by now, whatever becomes of our view of it.
+        drop(attached);
+        Ok(slot.stands(living))
+    }
+
+    /// A directory of the host, or a volume, that is shown as it is.
+    fn shared(&self, record: &Record) -> Result<Option<Shared>, Error> {
+        let Some(workspace) = &record.request.workspace else { return Ok(None) };
+        let writable = workspace.mode == WorkspaceMode::ReadWrite;
+        if let Some(path) = &workspace.path {
+            let copied = workspace.mode == WorkspaceMode::CopyOnWrite;
+            return Ok((!copied).then(|| Shared { path: path.clone(), writable }));
+        }
+        let Some(volume) = &workspace.volume else { return Ok(None) };
+        let path = self.volumes.join(Name::new(volume)?.as_str());
+        let make = || -> std::io::Result<()> {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+            std::os::unix::fs::chown(&path, Some(record.uid), Some(record.gid))
+        };
+        make().map_err(Error::backend("make a volume"))?;
+        Ok(Some(Shared { path, writable }))
     }
 
     /// The lines to a sandbox that is to be used: one that was never started is started by its first use.
@@ -235,8 +271,7 @@ impl Sandboxes {
 
     /// The record, brought in step with what lives: whoever holds the sandbox's turn may believe it.
     pub(super) async fn in_step(&self, slot: &Arc<Slot>) -> Result<Record, Error> {
-        let gone = || Error::NotFound { what: "the sandbox was removed meanwhile".to_owned() };
-        let record = self.store.get(&slot.id).ok_or_else(gone)?;
+        let record = self.store.get(&slot.id)?;
         let stands = slot.lines().await?;
         let truth = match (record.state, &stands) {
             (SandboxState::Running | SandboxState::Paused, None) => SandboxState::Stopped,
@@ -250,7 +285,7 @@ impl Sandboxes {
         }
         let error = if stands.is_none() { why_ended(slot) } else { None };
         self.set_state(&record.id, truth, error).await?;
-        self.store.get(&slot.id).ok_or_else(gone)
+        Ok(self.store.get(&slot.id)?)
     }
 
     pub(super) async fn set_state(
@@ -260,7 +295,8 @@ impl Sandboxes {
         error: Option<String>,
     ) -> Result<(), Error> {
         let id = id.to_owned();
-        self.stored(move |store| store.set_state(&id, state, error)).await
+        let change = move |record: &mut Record| (record.state, record.error) = (state, error);
+        self.stored(move |store| store.update(&id, change).map(drop)).await
     }
 
     /// What is known of a sandbox now.
@@ -269,9 +305,7 @@ impl Sandboxes {
         let record = match slot.turn.try_lock() {
             Ok(_turn) => self.in_step(&slot).await?,
             // Somebody is changing it: the record says from what.
-            Err(_) => self.store.get(id).ok_or_else(|| Error::NotFound {
-                what: "the sandbox was removed meanwhile".to_owned(),
-            })?,
+            Err(_) => self.store.get(id)?,
         };
         let lines = slot.lines().await?;
         let usage = match &lines {
@@ -279,7 +313,7 @@ impl Sandboxes {
             None => None,
         };
         let parent = record.parent.as_ref().map(|parent| {
-            self.store.get(parent).map_or_else(|| parent.clone(), |one| one.name.to_string())
+            self.store.get(parent).map_or_else(|_| parent.clone(), |one| one.name.to_string())
         });
         Ok(SandboxInfo {
             id: record.id,
@@ -301,7 +335,7 @@ impl Sandboxes {
     /// outlived its time removed.
     pub(super) async fn settle(&self) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        for record in self.store.all() {
+        for record in self.store.list() {
             let slot = self.slot(&record.id);
             let Ok(_turn) = slot.turn.try_lock() else { continue };
             let record = self.in_step(&slot).await?;
@@ -339,6 +373,41 @@ fn why_ended(slot: &Slot) -> Option<String> {
         None => "lost: its keeper was killed, or the host was",
     };
     Some(said.to_owned())
+}
+
+/// What the Spec of a sandbox does not tell.
+fn check(request: &SandboxRequest) -> Result<(), SpecError> {
+    if let Some(image) = request.image.as_deref().filter(|image| *image != "host") {
+        let reason = format!("is {image:?}; this version has the image \"host\" only");
+        return Err(SpecError::new("image", reason));
+    }
+    if let Some(workspace) = &request.workspace {
+        match (&workspace.path, &workspace.volume) {
+            (Some(_), None) => {}
+            (None, Some(_)) if workspace.mode == WorkspaceMode::CopyOnWrite => {
+                let reason = "cannot be copy_on_write with a volume: use read_write or read_only";
+                return Err(SpecError::new("workspace.mode", reason));
+            }
+            (None, Some(volume)) => {
+                Name::new(volume).map_err(|one| SpecError::new("workspace.volume", one.reason))?;
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                let reason = "must have either path or volume";
+                return Err(SpecError::new("workspace", reason));
+            }
+        }
+    }
+    for (field, time) in [("idle_ms", request.idle_ms), ("ttl_ms", request.ttl_ms)] {
+        if time == Some(0) {
+            return Err(SpecError::new(field, "is 0: give at least 1, or leave it out"));
+        }
+    }
+    Ok(())
+}
+
+fn tree(tree: store::Tree) -> Tree {
+    let store::Tree { target, lowers, upper, work } = tree;
+    Tree { target, lowers, upper, work }
 }
 
 pub(super) fn conflict(record: &Record, verb: &str, why: &str) -> Error {
