@@ -40,8 +40,8 @@ pub(crate) struct Server {
     /// The state directory with the audit trail, when runs are recorded.
     pub(crate) audit: Option<PathBuf>,
     pub(crate) limits: Limits,
-    /// The sandboxes that stay, or why there are none here.
-    pub(crate) sandboxes: Result<Sandboxes, String>,
+    /// The sandboxes that stay.
+    pub(crate) sandboxes: Sandboxes,
 }
 
 pub(crate) fn router(server: Arc<Server>) -> Router {

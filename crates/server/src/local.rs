@@ -42,7 +42,7 @@ impl Local {
             evolutions: Evolutions::new(state.join(places::EVOLUTIONS), Default::default()),
             limits: Limits::new(&LimitOptions::default(), None),
             audit: None,
-            sandboxes: Ok(sandboxes),
+            sandboxes,
         });
         let router = http::router(Arc::clone(&server));
         Ok(Self { server, router })

@@ -13,7 +13,7 @@ use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use belljar::living::{Force, Sandboxes};
+use belljar::living::Force;
 use belljar::sandbox::{SandboxInfo, SandboxRequest, SandboxState};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
@@ -52,13 +52,6 @@ fn only(route: MethodRouter<Arc<Server>>, methods: &'static str) -> MethodRouter
     route.fallback(move || async move { crate::problem::method_not_allowed(methods) })
 }
 
-/// The sandboxes of this server.
-fn sandboxes(server: &Server) -> Result<&Sandboxes, Problem> {
-    server.sandboxes.as_ref().map_err(|why| {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why.as_str())
-    })
-}
-
 fn told(error: belljar::Error) -> Problem {
     Problem::from(&error)
 }
@@ -92,7 +85,7 @@ async fn create(
                       socket: use a volume, or send files";
         return Err(Problem::field("workspace.path", reason));
     }
-    let info = sandboxes(&server)?.create(asked).await.map_err(told)?;
+    let info = server.sandboxes.create(asked).await.map_err(told)?;
     let place = HeaderValue::from_str(&format!("{}/{}", wire::SANDBOXES, info.name));
     let mut response = (StatusCode::CREATED, axum::Json(info)).into_response();
     if let Ok(place) = place {
@@ -127,12 +120,12 @@ async fn list(State(server): State<Arc<Server>>, request: Request) -> Answer<All
         Some(Some(pair)) => Some(pair),
         None => None,
     };
-    let all = sandboxes(&server)?.list(label, asked.state).await.map_err(told)?;
+    let all = server.sandboxes.list(label, asked.state).await.map_err(told)?;
     Ok(axum::Json(All { sandboxes: all }))
 }
 
 async fn info(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.info(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.info(&name).await.map(axum::Json).map_err(told)
 }
 
 #[derive(Deserialize)]
@@ -149,7 +142,7 @@ async fn remove(
 ) -> Result<StatusCode, Problem> {
     let asked: Removal = question(&request)?;
     let force = if asked.force { Force::Yes } else { Force::No };
-    sandboxes(&server)?.remove(&name, force).await.map_err(told)?;
+    server.sandboxes.remove(&name, force).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -166,24 +159,24 @@ async fn stop(
 ) -> Answer<SandboxInfo> {
     let asked: Stopping = body::json_or_default(request).await?;
     let grace = asked.grace_ms.map_or(USUAL_GRACE, Duration::from_millis);
-    sandboxes(&server)?.stop(&name, grace).await.map(axum::Json).map_err(told)
+    server.sandboxes.stop(&name, grace).await.map(axum::Json).map_err(told)
 }
 
 async fn start(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.start(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.start(&name).await.map(axum::Json).map_err(told)
 }
 
 async fn kill(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.kill(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.kill(&name).await.map(axum::Json).map_err(told)
 }
 
 async fn pause(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.pause(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.pause(&name).await.map(axum::Json).map_err(told)
 }
 
 async fn resume(
     State(server): State<Arc<Server>>,
     Path(name): Path<String>,
 ) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.resume(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.resume(&name).await.map(axum::Json).map_err(told)
 }

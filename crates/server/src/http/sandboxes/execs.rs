@@ -14,7 +14,7 @@ use bytes::{BufMut, BytesMut};
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, only, question, sandboxes, told};
+use super::{Answer, only, question, told};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Server, body};
@@ -94,9 +94,9 @@ async fn begin(
 ) -> Result<Response, Problem> {
     let background = asked.background;
     // Whoever goes away before the end has no more use for what it started, but in the background.
-    let following = sandboxes(&server)?.exec(&name, asked).await.map_err(told)?;
+    let following = server.sandboxes.exec(&name, asked).await.map_err(told)?;
     if background {
-        let info = sandboxes(&server)?.exec_info(&name, following.id()).await.map_err(told)?;
+        let info = server.sandboxes.exec_info(&name, following.id()).await.map_err(told)?;
         return Ok((StatusCode::ACCEPTED, axum::Json(info)).into_response());
     }
     match format {
@@ -176,7 +176,7 @@ struct Execs {
 }
 
 async fn list(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<Execs> {
-    let execs = sandboxes(&server)?.execs(&name).await.map_err(told)?;
+    let execs = server.sandboxes.execs(&name).await.map_err(told)?;
     Ok(axum::Json(Execs { execs }))
 }
 
@@ -193,7 +193,7 @@ async fn info(
     request: Request,
 ) -> Answer<ExecInfo> {
     let asked: Waiting = question(&request)?;
-    let sandboxes = sandboxes(&server)?;
+    let sandboxes = &server.sandboxes;
     if let Some(wait) = asked.wait_ms {
         let limit = Duration::from_millis(wait).min(MOST_WAIT);
         let ended = sandboxes.wait(&name, &id);
@@ -225,7 +225,7 @@ async fn follow(
         other => other,
     };
     let from = Offsets { stdout, stderr };
-    let following = sandboxes(&server)?.follow(&name, &id, from).await.map_err(told)?;
+    let following = server.sandboxes.follow(&name, &id, from).await.map_err(told)?;
     Ok(stream(following, format))
 }
 
@@ -243,7 +243,7 @@ async fn input(
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Input = question(&request)?;
-    let sandboxes = sandboxes(&server)?;
+    let sandboxes = &server.sandboxes;
     let bytes = body::bytes(request).await?;
     if !bytes.is_empty() {
         sandboxes.input(&name, &id, &bytes).await.map_err(told)?;
@@ -268,7 +268,7 @@ async fn signal(
 ) -> Result<StatusCode, Problem> {
     let asked: Signal = body::json(request).await?;
     let word = asked.signal.as_str().map_or_else(|| asked.signal.to_string(), ToOwned::to_owned);
-    sandboxes(&server)?.signal(&name, &id, &word).await.map_err(told)?;
+    server.sandboxes.signal(&name, &id, &word).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -278,7 +278,7 @@ async fn resize(
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let size: TerminalSize = body::json(request).await?;
-    sandboxes(&server)?.resize(&name, &id, size).await.map_err(told)?;
+    server.sandboxes.resize(&name, &id, size).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -309,7 +309,7 @@ async fn logs(
         Format::Json => Format::Lines,
         other => other,
     };
-    let mut log = sandboxes(&server)?.logs(&name, asked.tail, asked.follow).await.map_err(told)?;
+    let mut log = server.sandboxes.logs(&name, asked.tail, asked.follow).await.map_err(told)?;
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {

@@ -11,7 +11,7 @@ use belljar::sandbox::FileInfo;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{only, question, sandboxes, told};
+use super::{only, question, told};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Server, body, pipe};
@@ -36,7 +36,7 @@ pub(super) fn routes(
 /// The files of a sandbox, and the path that a request means in there.
 async fn files(server: &Server, name: &str, path: &str) -> Result<(Files, InsidePath), Problem> {
     let path = InsidePath::new(format!("/{path}")).map_err(|error| told(error.into()))?;
-    Ok((sandboxes(server)?.files(name).await.map_err(told)?, path))
+    Ok((server.sandboxes.files(name).await.map_err(told)?, path))
 }
 
 /// The one mapping from what is wrong with a file to HTTP.

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use belljar::living::{Committed, Difference};
 use belljar::sandbox::{SandboxInfo, SnapshotInfo};
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
 
-use super::{Answer, only, question, sandboxes, told};
-use crate::http::{Server, body};
+use super::{Answer, only, question, told};
+use crate::http::{Server, body, pipe};
 use crate::problem::Problem;
 
 /// The form of an exported sandbox.
@@ -45,7 +45,7 @@ struct Points {
 }
 
 async fn list(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<Points> {
-    let snapshots = sandboxes(&server)?.snapshots(&name).await.map_err(told)?;
+    let snapshots = server.sandboxes.snapshots(&name).await.map_err(told)?;
     Ok(axum::Json(Points { snapshots }))
 }
 
@@ -61,7 +61,7 @@ async fn take(
     request: Request,
 ) -> Result<(StatusCode, axum::Json<SnapshotInfo>), Problem> {
     let asked: Taking = body::json_or_default(request).await?;
-    let taken = sandboxes(&server)?.snapshot(&name, asked.tag).await.map_err(told)?;
+    let taken = server.sandboxes.snapshot(&name, asked.tag).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(taken)))
 }
 
@@ -69,7 +69,7 @@ async fn forget(
     State(server): State<Arc<Server>>,
     Path((name, tag)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    sandboxes(&server)?.remove_snapshot(&name, &tag).await.map_err(told)?;
+    server.sandboxes.remove_snapshot(&name, &tag).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -85,15 +85,15 @@ async fn rollback(
     request: Request,
 ) -> Answer<SandboxInfo> {
     let asked: Point = body::json(request).await?;
-    sandboxes(&server)?.rollback(&name, &asked.tag).await.map(axum::Json).map_err(told)
+    server.sandboxes.rollback(&name, &asked.tag).await.map(axum::Json).map_err(told)
 }
 
 async fn undo(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.undo(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.undo(&name).await.map(axum::Json).map_err(told)
 }
 
 async fn redo(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.redo(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.redo(&name).await.map(axum::Json).map_err(told)
 }
 
 #[derive(Deserialize)]
@@ -109,7 +109,7 @@ async fn diff(
     request: Request,
 ) -> Answer<Difference> {
     let asked: Between = question(&request)?;
-    let found = sandboxes(&server)?.diff(&name, asked.from, asked.to).await;
+    let found = server.sandboxes.diff(&name, asked.from, asked.to).await;
     found.map(axum::Json).map_err(told)
 }
 
@@ -137,7 +137,7 @@ async fn fork(
     request: Request,
 ) -> Result<(StatusCode, axum::Json<Forks>), Problem> {
     let asked: Forking = body::json_or(request, || Forking { count: 1, new_name: None }).await?;
-    let made = sandboxes(&server)?.fork(&name, asked.count, asked.new_name).await.map_err(told)?;
+    let made = server.sandboxes.fork(&name, asked.count, asked.new_name).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(Forks { sandboxes: made })))
 }
 
@@ -155,7 +155,7 @@ async fn promote(
     request: Request,
 ) -> Answer<SandboxInfo> {
     let asked: Promotion = body::json(request).await?;
-    sandboxes(&server)?.promote(&fork, &asked.name).await.map(axum::Json).map_err(told)
+    server.sandboxes.promote(&fork, &asked.name).await.map(axum::Json).map_err(told)
 }
 
 #[derive(Deserialize)]
@@ -170,10 +170,13 @@ async fn export(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Exporting = question(&request)?;
-    let file = sandboxes(&server)?.export(&name, asked.tag).await.map_err(told)?;
-    let mut response = Response::new(body::of_file(file));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TAR));
-    Ok(response)
+    let file = server.sandboxes.export(&name, asked.tag).await.map_err(told)?;
+    let mut file = tokio::fs::File::from_std(file);
+    pipe::answer(TAR, move |mut writer| async move {
+        tokio::io::copy(&mut file, &mut writer).await.map_err(broken)?;
+        writer.shutdown().await.map_err(broken)
+    })
+    .await
 }
 
 #[derive(Deserialize)]
@@ -188,16 +191,30 @@ pub(super) async fn import(
     request: Request,
 ) -> Result<(StatusCode, axum::Json<SandboxInfo>), Problem> {
     let asked: Importing = question(&request)?;
-    let sandboxes = sandboxes(&server)?;
-    let mut import = sandboxes.import().await.map_err(told)?;
-    let sent: Body = request.into_body();
-    body::each_piece(sent, async |piece| import.write(&piece).await.map_err(told)).await?;
-    let info = sandboxes.imported(import, asked.name).await.map_err(told)?;
+    let file = tempfile().map_err(broken)?;
+    let mut kept = tokio::fs::File::from_std(file.try_clone().map_err(broken)?);
+    pipe::receive(request.into_body(), |mut reader| async move {
+        tokio::io::copy(&mut reader, &mut kept).await.map_err(broken)?;
+        kept.flush().await.map_err(broken)
+    })
+    .await?;
+    let info = server.sandboxes.import(file, asked.name).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(info)))
 }
 
+/// A file without a name, gone when it is closed.
+fn tempfile() -> std::io::Result<std::fs::File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let made = rustix::fs::open(std::env::temp_dir(), flags, Mode::from_raw_mode(0o600))?;
+    Ok(made.into())
+}
+
+fn broken(source: std::io::Error) -> Problem {
+    told(belljar::Error::Backend { operation: "pass an archive on", source })
+}
+
 async fn changes(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<Difference> {
-    sandboxes(&server)?.workspace_changes(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.workspace_changes(&name).await.map(axum::Json).map_err(told)
 }
 
 #[derive(Default, Deserialize)]
@@ -214,7 +231,7 @@ async fn commit(
     request: Request,
 ) -> Answer<Committed> {
     let asked: Commit = body::json_or_default(request).await?;
-    let done = sandboxes(&server)?.workspace_commit(&name, asked.paths, asked.force).await;
+    let done = server.sandboxes.workspace_commit(&name, asked.paths, asked.force).await;
     done.map(axum::Json).map_err(told)
 }
 
@@ -222,5 +239,5 @@ async fn discard(
     State(server): State<Arc<Server>>,
     Path(name): Path<String>,
 ) -> Answer<SandboxInfo> {
-    sandboxes(&server)?.workspace_discard(&name).await.map(axum::Json).map_err(told)
+    server.sandboxes.workspace_discard(&name).await.map(axum::Json).map_err(told)
 }
