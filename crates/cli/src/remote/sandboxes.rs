@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use belljar::{Config, Error, SpecError};
 use belljar_server::{Local, Problem, places, wire};
@@ -17,7 +17,7 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
 use super::{Failure, cannot_reach, connect};
@@ -159,11 +159,38 @@ impl<R: Read + Unpin> hyper::body::Body for Contents<R> {
     }
 }
 
+/// What comes out of a pipe, until its end.
+pub(crate) fn piped(source: impl AsyncRead + Send + Unpin + 'static) -> Body {
+    Piped(source).boxed_unsync()
+}
+
+struct Piped<R>(R);
+
+impl<R: AsyncRead + Unpin> hyper::body::Body for Piped<R> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut room = ReadBuf::new(&mut piece);
+        let read = ready!(Pin::new(&mut self.0).poll_read(context, &mut room));
+        let length = room.filled().len();
+        piece.truncate(length);
+        Poll::Ready(match read {
+            Ok(()) => (length > 0).then(|| Ok(Frame::data(piece.into()))),
+            Err(error) => Some(Err(error)),
+        })
+    }
+}
+
 pub(crate) fn json(said: &impl Serialize) -> Result<Body, Failure> {
     serde_json::to_vec(said).map(bytes).map_err(|error| lost(error.into()))
 }
 
-async fn read<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
+pub(crate) async fn read<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
     serde_json::from_slice(&collect(response).await?).map_err(|error| lost(error.into()))
 }
 

@@ -1,28 +1,29 @@
-//! Files of a sandbox from the command line. What is inside names its files as it likes, so a name from there is one
-//! name and nothing else before it reaches our own file system.
+//! Files of a sandbox from the command line: listed, watched, and copied as archives, which `belljar::living` packs and
+//! unpacks.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use belljar::SpecError;
+use belljar::living::{FileError, pack_host, unpack_host};
 use belljar::sandbox::{FileInfo, FileKind};
 use belljar::units::show_bytes;
 use belljar_server::wire;
 use http_body_util::BodyExt;
 use hyper::Method;
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
 
 use super::{Called, at};
 use crate::args::sandbox::{Copy, PathInside};
-use crate::remote::sandboxes::{Lines, contents, empty, lost};
+use crate::remote::sandboxes::{Lines, empty, lost, piped, read};
 use crate::remote::{Failure, escaped};
 use crate::render;
 
-/// Entries of one copy, and how deep they may lie: a tree inside may be made to have no end.
-const MAX_ENTRIES: usize = 100_000;
-const MAX_DEPTH: usize = 64;
+/// What is under way at once.
+const PIPE_BYTES: usize = 256 << 10;
+/// Written to the host by one copy, at most.
+const MOST_BYTES: u64 = 64 << 30;
 
 #[derive(Serialize, Deserialize)]
 struct Listing {
@@ -78,21 +79,16 @@ fn side(text: &str) -> Side<'_> {
 /// What one copy has come to.
 #[derive(Default, Serialize)]
 struct Copied {
-    files: usize,
+    files: u64,
     bytes: u64,
     /// What was neither a file nor a directory.
     skipped: Vec<String>,
 }
 
 pub(super) async fn copy(called: &Called, args: &Copy) -> Result<u8, Failure> {
-    let mut copied = Copied::default();
-    match (side(&args.from), side(&args.to)) {
-        (Side::Host(from), Side::Inside { name, path }) => {
-            upload(called, from, name, path, &mut copied).await?;
-        }
-        (Side::Inside { name, path }, Side::Host(to)) => {
-            download(called, name, path, to, &mut copied).await?;
-        }
+    let copied = match (side(&args.from), side(&args.to)) {
+        (Side::Host(from), Side::Inside { name, path }) => upload(called, from, name, path).await?,
+        (Side::Inside { name, path }, Side::Host(to)) => download(called, name, path, to).await?,
         (Side::Host(_), Side::Host(_)) => {
             let reason = "or the other must be NAME:PATH: both are paths of this host";
             return Err(SpecError::new("A", reason).into());
@@ -101,154 +97,82 @@ pub(super) async fn copy(called: &Called, args: &Copy) -> Result<u8, Failure> {
             let reason = "or the other must be a path of this host: both are in sandboxes";
             return Err(SpecError::new("A", reason).into());
         }
-    }
+    };
     if called.json {
         return Ok(render::json(&copied));
     }
     for path in &copied.skipped {
-        render::words(&format!("not copied: {path} (neither a file nor a directory)"));
+        render::words(&format!("not copied: {path}"));
     }
     Ok(0)
 }
 
-fn here(path: &Path, error: &std::io::Error) -> Failure {
-    SpecError::new("path", format!("{}: {error}", path.display())).into()
+fn wrong(error: FileError) -> Failure {
+    SpecError::new("path", error.to_string()).into()
 }
 
-fn too_many() -> Failure {
-    let reason = format!("has more than {MAX_ENTRIES} entries, or is deeper than {MAX_DEPTH}");
-    SpecError::new("path", reason).into()
+#[derive(Deserialize)]
+struct Uploaded {
+    files: u64,
+    bytes: u64,
 }
 
-/// Into a directory if there is one, or if the path says so by its end.
-async fn upload(
-    called: &Called,
-    from: &Path,
-    name: &str,
-    path: &str,
-    copied: &mut Copied,
-) -> Result<(), Failure> {
-    let own_name = from.file_name().and_then(|one| one.to_str());
-    let is_directory = path.ends_with('/') || listing(called, name, path).await.is_ok();
-    let target = match own_name {
-        Some(own) if is_directory => format!("{}/{own}", path.trim_end_matches('/')),
-        Some(_) | None => path.to_owned(),
+/// Into a directory if there is one, or if the path says so by its end; else under the new name.
+async fn upload(called: &Called, from: &Path, name: &str, path: &str) -> Result<Copied, Failure> {
+    let own = from.file_name().map(|one| one.as_bytes().to_vec());
+    let own = own.ok_or_else(|| SpecError::new("A", "has no name of its own: give its full path"))?;
+    let is_directory = path.is_empty() || path.ends_with('/') || {
+        let about = at(name, &format!("/files{}?stat=true", inside(path)));
+        let about = called.way.get::<FileInfo>(&about).await;
+        about.is_ok_and(|about| about.kind == FileKind::Directory)
     };
-    let mut waiting = vec![(from.to_owned(), target, 0)];
-    while let Some((from, to, depth)) = waiting.pop() {
-        let about = fs::symlink_metadata(&from).map_err(|error| here(&from, &error))?;
-        if copied.files + copied.skipped.len() + waiting.len() > MAX_ENTRIES || depth > MAX_DEPTH {
-            return Err(too_many());
-        }
-        if about.is_dir() {
-            let made = at(name, &format!("/files{}?make=directory", inside(&to)));
-            called.way.tell(Method::POST, &made, empty()).await?;
-            for entry in fs::read_dir(&from).map_err(|error| here(&from, &error))?.flatten() {
-                match entry.file_name().to_str() {
-                    Some(one) => waiting.push((entry.path(), format!("{to}/{one}"), depth + 1)),
-                    None => copied.skipped.push(entry.path().display().to_string()),
-                }
-            }
-        } else if about.is_file() {
-            let file = File::open(&from).map_err(|error| here(&from, &error))?;
-            let mode = about.permissions().mode() & 0o777;
-            let path = at(name, &format!("/files{}?mode={mode}", inside(&to)));
-            called.way.tell(Method::PUT, &path, contents(file)).await?;
-            copied.files += 1;
-            copied.bytes += about.len();
-        } else {
-            copied.skipped.push(from.display().to_string());
-        }
-    }
-    Ok(())
+    let (below, packed) = match path.rsplit_once('/') {
+        _ if is_directory => (path, own),
+        Some(("", last)) => ("/", last.as_bytes().to_vec()),
+        Some((parent, last)) => (parent, last.as_bytes().to_vec()),
+        None => ("", path.as_bytes().to_vec()),
+    };
+    let (reader, writer) = tokio::io::simplex(PIPE_BYTES);
+    let (source, address) = (from.to_owned(), at(name, &format!("/tar{}", inside(below))));
+    let packing = async { pack_host(&source, &packed, writer).await.map_err(wrong) };
+    let sending = async {
+        let response = called.way.send(Method::PUT, &address, wire::JSON, piped(reader)).await?;
+        read::<Uploaded>(response).await
+    };
+    tokio::pin!(packing, sending);
+    // A server that refuses has the better reason than a pipe that broke for it.
+    let (skipped, done) = tokio::select! {
+        biased;
+        done = &mut sending => (packing.await, done?),
+        packed = &mut packing => (packed, sending.await?),
+    };
+    let skipped = skipped?.into_iter().map(|one| format!("{} ({})", one.path, one.reason));
+    Ok(Copied { files: done.files, bytes: done.bytes, skipped: skipped.collect() })
 }
 
-async fn download(
-    called: &Called,
-    name: &str,
-    path: &str,
-    to: &Path,
-    copied: &mut Copied,
-) -> Result<(), Failure> {
-    let about: FileInfo = called.way.get(&at(name, &format!("/files{}?stat=true", inside(path)))).await?;
-    let target = if to.is_dir() { to.join(one_name(&about.name)?) } else { to.to_owned() };
-    let mut waiting = vec![(path.to_owned(), target, about, 0)];
-    while let Some((from, to, about, depth)) = waiting.pop() {
-        if copied.files + copied.skipped.len() + waiting.len() > MAX_ENTRIES || depth > MAX_DEPTH {
-            return Err(too_many());
-        }
-        match about.kind {
-            FileKind::Directory => {
-                match fs::create_dir(&to) {
-                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                        // A link would lead elsewhere.
-                        let found = fs::symlink_metadata(&to).map_err(|error| here(&to, &error))?;
-                        if !found.is_dir() {
-                            return Err(here(&to, &std::io::ErrorKind::NotADirectory.into()));
-                        }
-                    }
-                    made => made.map_err(|error| here(&to, &error))?,
-                }
-                for entry in listing(called, name, &from).await?.entries {
-                    let target = to.join(one_name(&entry.name)?);
-                    waiting.push((format!("{from}/{}", entry.name), target, entry, depth + 1));
-                }
-            }
-            FileKind::File => {
-                copied.bytes += fetch(called, name, &from, &to, about.mode).await?;
-                copied.files += 1;
-            }
-            FileKind::Symlink | FileKind::Other => copied.skipped.push(from),
-        }
-    }
-    Ok(())
-}
-
-/// A name from inside: one component that leads nowhere else.
-fn one_name(name: &str) -> Result<&Path, SpecError> {
-    let path = Path::new(name);
-    let mut parts = path.components();
-    match (parts.next(), parts.next()) {
-        (Some(Component::Normal(only)), None) if only == path.as_os_str() => Ok(path),
-        _ => Err(SpecError::new("path", format!("{name:?} is no name for a file here"))),
-    }
-}
-
-/// One file, put in place when it is whole. Its right to be executed comes along, and nothing else.
-async fn fetch(
-    called: &Called,
-    name: &str,
-    from: &str,
-    to: &Path,
-    mode: u32,
-) -> Result<u64, Failure> {
-    let path = at(name, &format!("/files{}", inside(from)));
-    let response = called.way.send(Method::GET, &path, wire::JSON, empty()).await?;
-    let part: PathBuf = to.with_added_extension("belljar-part");
-    let open = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(if mode & 0o100 == 0 { 0o644 } else { 0o755 })
-        .open(&part);
-    let mut file = open.map_err(|error| here(&part, &error))?;
-    let mut written = 0;
+async fn download(called: &Called, name: &str, path: &str, to: &Path) -> Result<Copied, Failure> {
+    let address = at(name, &format!("/tar{}", inside(path)));
+    let response = called.way.send(Method::GET, &address, wire::JSON, empty()).await?;
+    let (reader, mut writer) = tokio::io::simplex(PIPE_BYTES);
     let mut body = response.into_body();
-    let received = async {
+    let receiving = async {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| lost(std::io::Error::other(error)))?;
             if let Some(data) = frame.data_ref() {
-                file.write_all(data).map_err(|error| here(&part, &error))?;
-                written += data.len() as u64;
+                // Who unpacks has stopped, and says why.
+                if writer.write_all(data).await.is_err() {
+                    return Ok(());
+                }
             }
         }
-        fs::rename(&part, to).map_err(|error| here(to, &error))
+        writer.shutdown().await.map_err(lost)
     };
-    let received = received.await;
-    if received.is_err() {
-        // Half a file is none; if it cannot be removed the error above says enough.
-        fs::remove_file(&part).ok();
-    }
-    received.map(|()| written)
+    let unpacking = unpack_host(reader, to, MOST_BYTES);
+    let (received, done) = tokio::join!(receiving, unpacking);
+    received?;
+    let done = done.map_err(wrong)?;
+    let skipped = done.skipped.into_iter().map(|one| format!("{} ({})", one.path, one.reason));
+    Ok(Copied { files: done.files, bytes: done.bytes, skipped: skipped.collect() })
 }
 
 /// Lines of JSON, one for each change.
