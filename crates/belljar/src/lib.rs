@@ -36,6 +36,7 @@ mod execution_id;
 pub mod explain;
 pub mod grade;
 pub mod languages;
+mod living;
 mod model;
 mod native;
 mod output_files;

@@ -228,6 +228,9 @@ pub enum ChangeKind {
 pub struct FileInfo {
     pub name: String,
     pub path: String,
+    /// The path's bytes in base64, when they are no UTF-8 and `name` and `path` show only what can be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_path: Option<String>,
     pub kind: FileKind,
     pub bytes: u64,
     /// Permission bits.
