@@ -1,0 +1,3 @@
+//! Living sandboxes: named, with files that stay.
+
+pub(crate) mod store;
