@@ -36,7 +36,7 @@ mod execution_id;
 pub mod explain;
 pub mod grade;
 pub mod languages;
-mod living;
+pub mod living;
 mod model;
 mod native;
 mod output_files;
