@@ -51,14 +51,8 @@ impl Sandboxes {
         let (record, slot) = self.find(name)?;
         let stands = slot.lines().await?.is_some();
         let (directory, shown) = (slot.directory.clone(), record.name.to_string());
-        let read = move || {
-            living::records(&directory, &shown).map_err(Error::backend("read what ran in a sandbox"))
-        };
-        let mut all = blocking(read).await?;
-        for one in all.iter_mut().filter(|one| one.state == ExecState::Running && !stands) {
-            one.state = ExecState::Lost;
-        }
-        Ok(all)
+        let wrong = Error::backend("read what ran in a sandbox");
+        blocking(move || living::records(&directory, &shown, stands).map_err(wrong)).await
     }
 
     pub async fn exec_info(&self, name: &str, id: &str) -> Result<ExecInfo, Error> {

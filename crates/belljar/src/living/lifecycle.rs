@@ -112,7 +112,7 @@ impl Sandboxes {
     pub(super) async fn fell(
         &self,
         record: &Record,
-        slot: &Slot,
+        slot: &Arc<Slot>,
         lines: &Lines,
         grace: Option<Duration>,
     ) -> Result<(), Error> {
@@ -166,12 +166,16 @@ impl Sandboxes {
     pub(super) async fn forget(&self, record: &Record) -> Result<(), Error> {
         let id = record.id.clone();
         self.stored(move |store| store.remove(&id)).await?;
-        self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&record.id);
+        self.forget_slot(&record.id);
         Ok(())
     }
 
+    pub(super) fn forget_slot(&self, id: &str) {
+        self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(id);
+    }
+
     /// Stands a sandbox up on its files. What goes wrong is kept in its record.
-    pub(super) async fn raise(&self, record: &Record, slot: &Slot) -> Result<Lines, Error> {
+    pub(super) async fn raise(&self, record: &Record, slot: &Arc<Slot>) -> Result<Lines, Error> {
         let raised = self.try_raise(record, slot).await;
         match &raised {
             Ok(_) => self.set_state(&record.id, SandboxState::Running, None).await?,
@@ -183,7 +187,7 @@ impl Sandboxes {
         raised
     }
 
-    async fn try_raise(&self, record: &Record, slot: &Slot) -> Result<Lines, Error> {
+    async fn try_raise(&self, record: &Record, slot: &Arc<Slot>) -> Result<Lines, Error> {
         let stood = record.clone();
         let (attached, trees) = self
             .stored(move |store| {
@@ -217,7 +221,7 @@ impl Sandboxes {
         let living = living::raise(&self.engine, raise).await?;
         // What it stands on is its own by now, whatever becomes of our view of it.
         drop(attached);
-        Ok(slot.stands(living))
+        slot.stands(living).await
     }
 
     /// A directory of the host, or a volume, that is shown as it is.
@@ -364,7 +368,7 @@ impl Sandboxes {
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// What the keeper said last, if it could.
-fn why_ended(slot: &Slot) -> Option<String> {
+fn why_ended(slot: &Arc<Slot>) -> Option<String> {
     let said = match living::ended(&slot.directory).map(|ended| ended.reason) {
         Some(EndReason::Stopped | EndReason::Killed) => return None,
         Some(EndReason::Idle) => "stopped: nothing ran in it for its --idle time",

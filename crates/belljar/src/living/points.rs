@@ -1,6 +1,7 @@
 //! Points to come back to, and several ways on from one.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -197,7 +198,7 @@ impl Sandboxes {
             return self.stored(move |store| act(store, &id, Taking::Seal)).await;
         };
         lines.rest().await;
-        if record.state == SandboxState::Running && lines.living.is_idle().await? {
+        if record.state == SandboxState::Running && lines.is_idle().await? {
             self.fell(&record, &slot, &lines, None).await?;
             let done = self.stored(move |store| act(store, &id, Taking::Seal)).await;
             let record = self.store.get(&record.id)?;
@@ -250,7 +251,7 @@ impl Sandboxes {
         self.told(&moved.id).await
     }
 
-    async fn again(&self, slot: &Slot) -> Result<(), Error> {
+    async fn again(&self, slot: &Arc<Slot>) -> Result<(), Error> {
         let record = self.store.get(&slot.id)?;
         self.raise(&record, slot).await.map(drop)
     }

@@ -1,12 +1,12 @@
 //! One sandbox as this process knows it: whose turn it is, the line to its keeper, and what speaks through that.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as Turn;
 
 use super::contexts::Contexts;
-use super::files::Files;
+use super::files::{self, Files};
 use crate::model::error::Error;
 use crate::native::living::Living;
 
@@ -24,7 +24,20 @@ pub(super) struct Slot {
 pub(super) struct Lines {
     pub living: Arc<Living>,
     pub contexts: Arc<Contexts>,
-    pub files: Arc<Turn<Option<Files>>>,
+    pub files: Files,
+}
+
+impl Lines {
+    /// Lets go of what we keep in there for the next request, so that what runs is the sandbox's own.
+    pub(super) async fn rest(&self) {
+        self.files.rest();
+    }
+
+    /// Nothing runs in it: no exec, and nothing that one left behind. What cannot be counted may be there.
+    pub(super) async fn is_idle(&self) -> Result<bool, Error> {
+        let usage = self.living.usage().await?;
+        Ok(usage.execs == 0 && usage.processes == Some(0))
+    }
 }
 
 impl Slot {
@@ -33,33 +46,58 @@ impl Slot {
     }
 
     /// The lines to a sandbox that stands; nothing when it does not. A keeper that somebody else started is found.
-    pub(super) async fn lines(&self) -> Result<Option<Lines>, Error> {
-        if let Some(lines) = self.known() {
-            return Ok(Some(lines));
+    pub(super) async fn lines(self: &Arc<Self>) -> Result<Option<Lines>, Error> {
+        let known = self.held().clone();
+        if known.is_some() {
+            return Ok(known);
         }
-        let Some(living) = Living::connect(&self.directory).await? else { return Ok(None) };
-        Ok(Some(self.stands(living)))
+        match Living::connect(&self.directory).await? {
+            Some(living) => Ok(Some(self.stands(living).await?)),
+            None => Ok(None),
+        }
     }
 
-    fn known(&self) -> Option<Lines> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.as_ref().is_some_and(|one| !one.living.lives()) {
-            *lines = None;
-        }
-        lines.clone()
-    }
-
-    /// Takes note of one that has just been raised or found.
-    pub(super) fn stands(&self, living: Living) -> Lines {
+    /// Takes note of one that has just been raised or found, until it is gone.
+    pub(super) async fn stands(self: &Arc<Self>, living: Living) -> Result<Lines, Error> {
         let living = Arc::new(living);
-        let contexts = Arc::new(Contexts::new(Arc::clone(&living)));
-        let lines = Lines { living, contexts, files: Arc::default() };
-        *self.lines.lock().unwrap_or_else(PoisonError::into_inner) = Some(lines.clone());
-        lines
+        let contexts = Arc::new(Contexts::of(&living, &self.directory).await?);
+        let lines = Lines { files: files_of(&living), contexts, living: Arc::clone(&living) };
+        *self.held() = Some(lines.clone());
+        let slot = Arc::downgrade(self);
+        tokio::spawn(async move {
+            living.gone().await;
+            if let Some(slot) = slot.upgrade() {
+                slot.fell_with(&living);
+            }
+        });
+        Ok(lines)
     }
 
     /// Forgets the lines: nothing stands any more.
     pub(super) fn fell(&self) {
-        *self.lines.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.held() = None;
     }
+
+    /// The same, unless another one stands by now.
+    fn fell_with(&self, living: &Arc<Living>) {
+        let mut held = self.held();
+        if held.as_ref().is_some_and(|lines| Arc::ptr_eq(&lines.living, living)) {
+            *held = None;
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Lines>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Files by agents of this sandbox.
+fn files_of(living: &Arc<Living>) -> Files {
+    let start = Arc::clone(living);
+    let start: files::Start = Arc::new(move || {
+        let living = Arc::clone(&start);
+        Box::pin(async move { living.agent().await })
+    });
+    let living = Arc::clone(living);
+    Files::new(start, Arc::new(move || living.room()))
 }
