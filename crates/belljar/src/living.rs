@@ -5,6 +5,7 @@
 //! ([`crate::native::living`]), which needs none of us. Here the two are kept in step: every verb takes the sandbox's
 //! turn, looks at both, and changes both or neither.
 
+mod code;
 pub(crate) mod contexts;
 pub(crate) mod files;
 mod execs;

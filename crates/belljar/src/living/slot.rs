@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as Turn;
 
+use super::code;
 use super::contexts::Contexts;
 use super::files::{self, Files};
 use crate::model::error::Error;
@@ -60,7 +61,7 @@ impl Slot {
     /// Takes note of one that has just been raised or found, until it is gone.
     pub(super) async fn stands(self: &Arc<Self>, living: Living) -> Result<Lines, Error> {
         let living = Arc::new(living);
-        let contexts = Arc::new(Contexts::of(&living, &self.directory).await?);
+        let contexts = Arc::new(code::contexts_of(&living, &self.directory).await?);
         let lines = Lines { files: files_of(&living), contexts, living: Arc::clone(&living) };
         *self.held() = Some(lines.clone());
         let slot = Arc::downgrade(self);

@@ -8,8 +8,7 @@ use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use belljar::sandbox::{CodeRequest, CodeResult, ContextInfo};
-use belljar::{Data, Stream};
+use belljar::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo};
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -32,12 +31,12 @@ pub(super) fn routes(
         .route(&at("/contexts/{id}/restart"), only(post(restart), "POST"))
 }
 
-/// What code does, as it does it.
+/// The last that is told of code.
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Told<'a> {
-    Output { stream: Stream, data: Data },
-    Result(&'a CodeResult),
+#[serde(tag = "type", rename = "ended")]
+struct Ended<'a> {
+    #[serde(flatten)]
+    result: &'a CodeResult,
 }
 
 async fn run(
@@ -48,19 +47,16 @@ async fn run(
     let format = Format::of(request.headers());
     let asked: CodeRequest = body::json(request).await?;
     if format == Format::Json {
-        let done = server.sandboxes.code(&name, asked, &mut |_, _| {}).await.map_err(told)?;
+        let done = server.sandboxes.code(&name, asked, &mut |_| {}).await.map_err(told)?;
         return Ok(axum::Json(done).into_response());
     }
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {
-        let mut sink = |stream, bytes: &[u8]| {
-            let line = Told::Output { stream, data: bytes.into() };
-            tell(format, &mut to.write(), "output", &line);
-        };
+        let mut sink = |event: CodeEvent| tell(format, &mut to.write(), "code", &event);
         let done = server.sandboxes.code(&name, asked, &mut sink).await;
         match &done {
-            Ok(result) => tell(format, &mut to.write(), "result", &Told::Result(result)),
+            Ok(result) => tell(format, &mut to.write(), "ended", &Ended { result }),
             Err(error) => tell_error(format, &mut to.write(), error),
         }
     });
