@@ -50,8 +50,11 @@ pub(super) async fn code(called: &Called, args: Code) -> Result<u8, Failure> {
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Told {
-    Output { stream: Stream, data: belljar::Data },
-    Result(CodeResult),
+    Started {},
+    Output { stream: Stream, text: String },
+    /// Shown with all others, at the end.
+    Result {},
+    Ended(Box<CodeResult>),
     Error(Problem),
 }
 
@@ -63,12 +66,13 @@ async fn follow(mut lines: Lines) -> Result<u8, Failure> {
             () = super::super::interrupted() => return Err(Error::Cancelled.into()),
         };
         match next {
-            Some(Told::Output { stream, data }) => {
-                if live.write(stream, &data.0).is_err() {
+            Some(Told::Started {} | Told::Result {}) => {}
+            Some(Told::Output { stream, text }) => {
+                if live.write(stream, text.as_bytes()).is_err() {
                     return Ok(0); // nobody reads any more
                 }
             }
-            Some(Told::Result(result)) => {
+            Some(Told::Ended(result)) => {
                 live.finish().ok(); // as above
                 return Ok(show(&result));
             }
