@@ -31,6 +31,32 @@ pub(crate) fn end_descendants() -> bool {
     false
 }
 
+/// Kills everybody in our pid namespace but these and what descends from them, and reaps what becomes ours. For
+/// process 1 only. Says whether nobody else is left.
+pub(crate) fn end_all_but(kept: &[RawPid]) -> bool {
+    for _ in 0..MAX_ROUNDS {
+        while let Ok(Some(_)) = reap_any(Wait::Look) {}
+        let mut others: Vec<Process> = processes().collect();
+        let mut spared = vec![Pid::as_raw(Some(rustix::process::getpid()))];
+        spared.extend(kept);
+        let mut at = 1; // not the descendants of process 1, which all are
+        while at < spared.len() {
+            let parent = spared[at];
+            spared.extend(others.iter().filter(|one| one.parent == parent).map(|one| one.pid));
+            at += 1;
+        }
+        others.retain(|one| !spared.contains(&one.pid));
+        if others.is_empty() {
+            return true;
+        }
+        for pid in others.iter().filter_map(|one| Pid::from_raw(one.pid)) {
+            rustix::process::kill_process(pid, Signal::KILL).ok();
+        }
+        crate::keeper::pause(1);
+    }
+    false
+}
+
 /// The CPU time of every descendant, those that ended and were reaped included: init reaps all orphans.
 pub(crate) fn cpu_time() -> Duration {
     walk().iter().map(|process| process.cpu).sum()

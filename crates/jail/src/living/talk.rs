@@ -208,6 +208,8 @@ pub struct RecordedEnd {
     pub report: Report,
     /// Bytes that each stream had brought by then.
     pub output: [u64; 2],
+    /// Bytes after those that could not be written down: the host's disk was full.
+    pub lost: [u64; 2],
     /// Set when the files of the sandbox had outgrown their bound.
     pub over: Option<Over>,
     pub time_ms: u64,
