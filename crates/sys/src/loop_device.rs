@@ -57,9 +57,8 @@ impl LoopDevice {
         let control = open("/dev/loop-control")?;
         for _ in 0..MAX_TRIES {
             // SAFETY: this request takes no argument.
-            let number = check(i64::from(unsafe {
-                libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE)
-            }))?;
+            let number =
+                check(i64::from(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }))?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             provide_node(&path, number)?;
             let device = open(&path)?;

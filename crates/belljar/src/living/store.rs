@@ -6,8 +6,8 @@
 
 mod archive;
 mod attached;
-mod copy;
 mod compare;
+mod copy;
 mod diff;
 mod disk;
 mod fork;
@@ -45,6 +45,7 @@ pub(crate) use disk::{Ground, Owner, SheetId, Size};
 pub(crate) use name::{Name, Tag};
 pub(crate) use points::{Side, Taking};
 pub(crate) use record::{CopiedWorkspace, Displaced, Point, Record};
+pub(crate) use workspace::{Committed, Conflicts, Left, Which};
 
 /// Ids that root gives the files of sandboxes, above those of runs and zygotes.
 const FIRST_UID: u32 = 0x7900_0000;
@@ -269,6 +270,7 @@ impl Store {
             standing: None,
             next_automatic: 1,
             workspace: None,
+            discarded: Vec::new(),
             took: None,
         };
         Ok((record, claim))
@@ -291,7 +293,8 @@ impl Store {
         let upper = record.upper_id();
         let (top, work) = (self.disks.all.sheet(&upper), self.disks.all.work(&upper));
         let tree = |name: &&str| {
-            let sheets = record.stack.iter().rev().map(|sheet| self.disks.all.sheet(sheet).join(name));
+            let sheets = record.stack.iter().rev().filter(|sheet| is_seen(record, name, sheet));
+            let sheets = sheets.map(|sheet| self.disks.all.sheet(sheet).join(name));
             let lowers = sheets.filter(|path| path.exists()).chain(self.base_of(record, name));
             Tree {
                 target: target_of(name),
@@ -371,7 +374,8 @@ impl Store {
                 hint: "remove some sandboxes, ask for less disk, or raise the limit",
             });
         }
-        Hold::take(&self.held, &format!("name {name}")).ok_or_else(|| StoreError::Taken(name.clone()))
+        Hold::take(&self.held, &format!("name {name}"))
+            .ok_or_else(|| StoreError::Taken(name.clone()))
     }
 
     /// An id that no other sandbox's files have; an ordinary user has but one.
@@ -382,7 +386,8 @@ impl Store {
         }
         let used: BTreeSet<u32> = self.records().values().map(|record| record.uid).collect();
         // From the id's random part: two that are made at once differ.
-        let start = id.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let start =
+            id.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let candidates = (0..UIDS).map(|step| FIRST_UID + low_bits(start.wrapping_add(step)));
         let uid = candidates.into_iter().find(|uid| !used.contains(uid)).unwrap_or(FIRST_UID);
         Owner { uid, gid: uid }
@@ -421,6 +426,11 @@ fn trees_of(record: &Record) -> &'static [&'static str] {
     if record.workspace.is_some() { &["root", "usr", "workspace"] } else { &["root", "usr"] }
 }
 
+/// Whether a sheet's tree is part of the sandbox: of the workspace, what was discarded is not.
+fn is_seen(record: &Record, tree: &str, sheet: &SheetId) -> bool {
+    tree != "workspace" || !record.discarded.contains(sheet)
+}
+
 fn target_of(tree: &str) -> PathBuf {
     if tree == "root" { PathBuf::from("/") } else { Path::new("/").join(tree) }
 }
@@ -432,12 +442,14 @@ fn owner_of(record: &Record) -> Owner {
 /// Looks at the host directory of a copy-on-write workspace.
 fn open_workspace(request: &SandboxRequest) -> Result<Option<CopiedWorkspace>, StoreError> {
     let Some(workspace) = &request.workspace else { return Ok(None) };
-    let Some(path) = workspace.path.as_ref().filter(|_| workspace.mode == WorkspaceMode::CopyOnWrite)
+    let Some(path) =
+        workspace.path.as_ref().filter(|_| workspace.mode == WorkspaceMode::CopyOnWrite)
     else {
         return Ok(None);
     };
     let wrong = |reason: String| SpecError::new("workspace.path", reason);
-    let path = fs::canonicalize(path).map_err(|error| wrong(format!("cannot be opened: {error}")))?;
+    let path =
+        fs::canonicalize(path).map_err(|error| wrong(format!("cannot be opened: {error}")))?;
     let status = fs::metadata(&path).map_err(StoreError::io(&path))?;
     if !status.is_dir() {
         return Err(wrong("is no directory".to_owned()).into());
@@ -469,14 +481,18 @@ fn own_directory(path: &Path) -> Result<(), StoreError> {
 
 fn lock(sandboxes: &Path) -> Result<File, StoreError> {
     let path = sandboxes.join("lock");
-    let opened = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let opened =
+        fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = opened.map_err(StoreError::io(&path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut pid = String::new();
             file.take(20).read_to_string(&mut pid).map_err(StoreError::io(&path))?;
-            return Err(StoreError::Owned { path: sandboxes.to_owned(), pid: pid.trim().to_owned() });
+            return Err(StoreError::Owned {
+                path: sandboxes.to_owned(),
+                pid: pid.trim().to_owned(),
+            });
         }
         Err(errno) => return Err(StoreError::io(&path)(errno.into())),
     }
@@ -486,8 +502,9 @@ fn lock(sandboxes: &Path) -> Result<File, StoreError> {
 }
 
 fn new_id() -> Result<String, StoreError> {
-    crate::execution_id::new_id()
-        .map_err(|error| StoreError::io(Path::new("getrandom"))(io::Error::other(error.to_string())))
+    crate::execution_id::new_id().map_err(|error| {
+        StoreError::io(Path::new("getrandom"))(io::Error::other(error.to_string()))
+    })
 }
 
 fn now_ms() -> u64 {

@@ -7,7 +7,7 @@ use super::disk::SheetId;
 use super::points::Side;
 use super::record::Record;
 use super::walk::Place;
-use super::{Store, StoreError, target_of, trees_of};
+use super::{Store, StoreError, is_seen, target_of, trees_of};
 
 impl Store {
     /// What is otherwise in `after` than in `before`.
@@ -47,7 +47,8 @@ impl Store {
         let same = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
         // The highest first, and what is not there has nothing in it.
         let open = |sheets: &[SheetId]| {
-            let paths = sheets.iter().rev().map(|sheet| self.disks.all.sheet(sheet).join(tree));
+            let sheets = sheets.iter().rev().filter(|sheet| is_seen(after.0, tree, sheet));
+            let paths = sheets.map(|sheet| self.disks.all.sheet(sheet).join(tree));
             let paths: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
             paths.iter().map(|path| place(path)).collect::<Result<Vec<_>, _>>()
         };
@@ -55,13 +56,18 @@ impl Store {
         let base = self.base_of(after.0, tree);
         let image = usize::from(base.is_some());
         common.extend(base.map(|path| place(&path)).transpose()?);
-        let sides = Sides { before: open(&old[same..])?, after: open(&new[same..])?, common, image };
+        let sides =
+            Sides { before: open(&old[same..])?, after: open(&new[same..])?, common, image };
         let shown = target_of(tree);
         differences(sides, &shown.to_string_lossy(), most, gathered).map_err(StoreError::io(&shown))
     }
 
     /// The sheets of a point, the lowest first.
-    pub(super) fn stack_of(&self, record: &Record, side: &Side) -> Result<Vec<SheetId>, StoreError> {
+    pub(super) fn stack_of(
+        &self,
+        record: &Record,
+        side: &Side,
+    ) -> Result<Vec<SheetId>, StoreError> {
         Ok(match side {
             Side::Image => Vec::new(),
             Side::Point(tag) => self.find(record, tag)?.stack,

@@ -57,7 +57,9 @@ pub(super) fn count(tree: &Place) -> io::Result<Counts> {
     while let Some(path) = waiting.pop() {
         let directory = match tree.directory(&path) {
             // Deeper than the kernel can name: not counted, as nothing can be told of it.
-            Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => continue,
+            Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => {
+                continue;
+            }
             result => result?,
         };
         for name in walk::names(&directory)? {
@@ -230,7 +232,8 @@ fn copy_segment(from: &File, to: &File, mut at: u64, end: u64) -> io::Result<()>
     while at < end {
         let length = usize::try_from(end - at).unwrap_or(usize::MAX);
         let (mut read_at, mut write_at) = (at, at);
-        match rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length) {
+        match rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), length)
+        {
             Ok(0) => return Ok(()), // It was cut short meanwhile.
             Ok(copied) => at += copied as u64,
             Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {

@@ -77,8 +77,7 @@ pub(super) fn differences(
     after.extend(&common);
     let walk = Walk { layers, first_common, first_image, most };
     let (before, after) = (walk.layers.top(&before)?.0, walk.layers.top(&after)?.0);
-    let mut waiting =
-        vec![Spot { path: Vec::new(), before: Some(before), after: Some(after) }];
+    let mut waiting = vec![Spot { path: Vec::new(), before: Some(before), after: Some(after) }];
     while let Some(spot) = waiting.pop() {
         walk.directory(&spot, shown, &mut waiting, result)?;
         if result.cut {
@@ -120,7 +119,11 @@ impl Walk {
     }
 
     /// The names that can differ: if both see the same of what they share, those above it; else all.
-    fn candidates(&self, before: &Opened, after: &Opened) -> io::Result<BTreeSet<std::ffi::CString>> {
+    fn candidates(
+        &self,
+        before: &Opened,
+        after: &Opened,
+    ) -> io::Result<BTreeSet<std::ffi::CString>> {
         let shared = |opened: &Opened| {
             let numbers = opened.parts.iter().map(|(layer, _)| *layer);
             numbers.filter(|layer| *layer >= self.first_common).collect::<Vec<_>>()

@@ -148,7 +148,8 @@ impl Disks {
     pub(crate) fn detach(&self, disk: &str) -> Result<(), StoreError> {
         let files = self.files(disk);
         while files.exists() && self.is_attached(disk)? {
-            belljar_sys::mount::detach(&files).map_err(|errno| StoreError::io(&files)(errno.into()))?;
+            belljar_sys::mount::detach(&files)
+                .map_err(|errno| StoreError::io(&files)(errno.into()))?;
         }
         Ok(())
     }

@@ -46,7 +46,9 @@ impl Store {
             record.parent = Some(parent.id.clone());
             record.request.name = Some(record.name.to_string());
             record.workspace.clone_from(&parent.workspace);
-            record.points = parent.points.iter().filter(|point| !point.automatic).cloned().collect();
+            record.discarded.clone_from(&parent.discarded);
+            record.points =
+                parent.points.iter().filter(|point| !point.automatic).cloned().collect();
             self.furnish(&mut record, taken.stack.clone())?;
             records.push(record);
         }

@@ -35,7 +35,8 @@ impl Store {
         let at = points.iter().position(|(tag, _)| Some(*tag) == here.as_ref());
         let earlier = &points[..at.unwrap_or(0)];
         let target = earlier.iter().rev().find(|(_, stack)| *stack != &record.stack);
-        let Some((tag, stack)) = target.map(|(tag, stack)| ((*tag).clone(), (*stack).clone())) else {
+        let Some((tag, stack)) = target.map(|(tag, stack)| ((*tag).clone(), (*stack).clone()))
+        else {
             return Err(StoreError::Nothing("undo"));
         };
         record.standing = Some(tag);
@@ -91,9 +92,7 @@ impl Store {
 }
 
 /// The oldest first.
-fn automatic(
-    record: &Record,
-) -> impl DoubleEndedIterator<Item = (&Tag, &Vec<super::SheetId>)> {
+fn automatic(record: &Record) -> impl DoubleEndedIterator<Item = (&Tag, &Vec<super::SheetId>)> {
     let points = record.points.iter().filter(|point| point.automatic);
     points.map(|point| (&point.tag, &point.stack))
 }

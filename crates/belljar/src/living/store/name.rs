@@ -34,9 +34,8 @@ impl Name {
 
 impl Tag {
     pub(crate) fn new(text: &str) -> Result<Self, SpecError> {
-        let letters = |c: char| {
-            c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.')
-        };
+        let letters =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
         check(text, "tag", "lower-case letters, digits, '-', '_' and '.'", letters)?;
         Ok(Self(text.to_owned()))
     }
@@ -111,8 +110,8 @@ mod tests {
         }
         let long = "a".repeat(300);
         let bad = [
-            "", "../x", "/", ".", "..", "-a", "A", "a b", "a/b", "a\0", "\0", "ä", "a_b", "名", "a\n",
-            &long,
+            "", "../x", "/", ".", "..", "-a", "A", "a b", "a/b", "a\0", "\0", "ä", "a_b", "名",
+            "a\n", &long,
         ];
         for bad in bad {
             let error = Name::new(bad).unwrap_err();

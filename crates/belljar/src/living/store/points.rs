@@ -108,7 +108,11 @@ impl Store {
     }
 
     /// Puts the sandbox on a stack, with nothing written on it yet. Returns when that is the state that is found.
-    pub(super) fn go_to(&self, mut record: Record, stack: Vec<SheetId>) -> Result<Record, StoreError> {
+    pub(super) fn go_to(
+        &self,
+        mut record: Record,
+        stack: Vec<SheetId>,
+    ) -> Result<Record, StoreError> {
         let before: Vec<SheetId> = record.sheets().collect();
         record.stack = stack;
         self.fresh_upper(&mut record)?;
@@ -207,9 +211,8 @@ impl Store {
         let mut sum = Counts::default();
         for tree in trees_of(record) {
             private_directory(&to.join(tree))?;
-            let copied = Place::open(&from.join(tree)).and_then(|source| {
-                copy::copy_tree(&source, &Place::open(&to.join(tree))?)
-            });
+            let copied = Place::open(&from.join(tree))
+                .and_then(|source| copy::copy_tree(&source, &Place::open(&to.join(tree))?));
             let counts = copied.map_err(StoreError::io(&to))?;
             sum = Counts { bytes: sum.bytes + counts.bytes, files: sum.files + counts.files };
         }
@@ -253,7 +256,8 @@ impl Store {
         for tree in trees_of(record) {
             private_directory(&to.join(tree))?;
             let merge = || {
-                let places = window.iter().rev().map(|sheet| self.disks.all.sheet(sheet).join(tree));
+                let places =
+                    window.iter().rev().map(|sheet| self.disks.all.sheet(sheet).join(tree));
                 let places = places.map(|path| Place::open(&path)).collect::<Result<_, _>>()?;
                 merge(places, &Place::open(&to.join(tree))?, How::Link)
             };

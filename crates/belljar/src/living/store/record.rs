@@ -52,6 +52,8 @@ pub(crate) struct Record {
     pub standing: Option<Tag>,
     pub next_automatic: u64,
     pub workspace: Option<CopiedWorkspace>,
+    /// Sheets whose changes in the workspace were let go of.
+    pub discarded: Vec<SheetId>,
     /// It has just taken a name from another, and that one may not know it yet.
     pub took: Option<Took>,
 }

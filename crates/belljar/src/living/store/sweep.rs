@@ -84,7 +84,10 @@ impl Store {
     }
 
     /// The sheets that records name, by disk (true: it is an upper), and the disks of living sandboxes.
-    fn named(&self, live: &BTreeSet<String>) -> (BTreeMap<String, BTreeMap<u32, bool>>, BTreeSet<String>) {
+    fn named(
+        &self,
+        live: &BTreeSet<String>,
+    ) -> (BTreeMap<String, BTreeMap<u32, bool>>, BTreeSet<String>) {
         let mut named: BTreeMap<String, BTreeMap<u32, bool>> = BTreeMap::new();
         let mut busy = BTreeSet::new();
         for record in self.records().values() {

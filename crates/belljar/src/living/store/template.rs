@@ -57,9 +57,8 @@ pub(super) fn copy(templates: &Path, size: Size, target: &Path) -> Result<(), St
 }
 
 fn make_room(templates: &Path) -> Result<(), StoreError> {
-    let found: Vec<_> = fs::read_dir(templates)
-        .and_then(Iterator::collect)
-        .map_err(StoreError::io(templates))?;
+    let found: Vec<_> =
+        fs::read_dir(templates).and_then(Iterator::collect).map_err(StoreError::io(templates))?;
     if found.len() >= MOST_TEMPLATES {
         for old in found {
             fs::remove_file(old.path()).map_err(StoreError::io(&old.path()))?;

@@ -104,8 +104,7 @@ impl Opened {
                 if meta.kind == Kind::Whiteout {
                     return Ok(Found::Removed);
                 }
-                let mut entry =
-                    Entry { layer: *layer, meta, parts: vec![*layer], closed: false };
+                let mut entry = Entry { layer: *layer, meta, parts: vec![*layer], closed: false };
                 if meta.kind != Kind::Directory {
                     return Ok(Found::Entry(entry));
                 }
