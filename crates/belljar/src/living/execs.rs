@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::files::{Files, Room};
 use super::following::{Following, Offsets};
+use super::store::Ground;
 use super::{Sandboxes, blocking};
 use crate::execution_id::new_id;
 use crate::model::error::{Error, SpecError};
@@ -89,6 +91,15 @@ impl Sandboxes {
             }
         }
         self.exec_info(name, id).await
+    }
+
+    /// The files of a sandbox, to be read and written.
+    pub async fn files(&self, name: &str) -> Result<Files, Error> {
+        let (record, lines) = self.lines(name).await?;
+        // A file system of its own says by itself when it is full.
+        let measured = record.ground == Ground::Directory;
+        let limit = Room { bytes: record.disk_bytes, inodes: record.inodes };
+        lines.files_within(measured.then_some(limit)).await
     }
 
     pub async fn input(&self, name: &str, id: &str, data: &[u8]) -> Result<(), Error> {

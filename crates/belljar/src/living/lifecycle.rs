@@ -6,13 +6,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::Sandboxes;
 use std::os::unix::fs::DirBuilderExt;
 
+use belljar_jail::living::talk::EndReason;
 use belljar_jail::plan::Tree;
 
 use super::slot::{Lines, Slot};
 use super::store::{self, Ground, Name, NewSandbox, Record};
 use crate::model::error::{Error, SpecError};
 use crate::model::sandbox::{SandboxInfo, SandboxRequest, SandboxState, WorkspaceMode};
-use crate::native::living::{self, DiskBound, EndReason, Raise, Shared};
+use crate::native::living::{self, DiskBound, Raise, Shared};
 
 /// Whether something may be ended that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,7 +381,7 @@ fn why_ended(slot: &Arc<Slot>) -> Option<String> {
 }
 
 /// What the Spec of a sandbox does not tell.
-fn check(request: &SandboxRequest) -> Result<(), SpecError> {
+pub(super) fn check(request: &SandboxRequest) -> Result<(), SpecError> {
     if let Some(image) = request.image.as_deref().filter(|image| *image != "host") {
         let reason = format!("is {image:?}; this version has the image \"host\" only");
         return Err(SpecError::new("image", reason));

@@ -1,15 +1,21 @@
 //! Points to come back to, and several ways on from one.
 
 use std::fs::File;
+use std::io::Seek;
+use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::slot::{Lines, Slot};
-use super::store::{self, Displaced, Name, Record, Side, Tag, Taking};
+use super::store::{
+    self, Conflicts, Displaced, ImportLimits, Name, NewSandbox, Record, Side, Store, StoreError,
+    Tag, Taking, Which,
+};
 use super::{Sandboxes, lifecycle};
 use crate::model::error::{Error, SpecError};
-use crate::model::sandbox::{Change, SandboxInfo, SandboxState, SnapshotInfo};
+use crate::model::sandbox::{Change, SandboxInfo, SandboxRequest, SandboxState, SnapshotInfo};
 
 /// What differs between two points.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +29,7 @@ pub struct Difference {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     pub written: Vec<String>,
+    pub removed: Vec<String>,
     pub left: Vec<Left>,
 }
 
@@ -30,6 +37,17 @@ pub struct Committed {
 pub struct Left {
     pub path: String,
     pub reason: String,
+}
+
+impl From<store::Committed> for Committed {
+    fn from(done: store::Committed) -> Self {
+        let left = |one: store::Left| Left { path: one.path, reason: one.reason };
+        Self {
+            written: done.written,
+            removed: done.removed,
+            left: done.left.into_iter().map(left).collect(),
+        }
+    }
 }
 
 impl From<store::Differences> for Difference {
@@ -126,7 +144,7 @@ impl Sandboxes {
                 self.fell(&other, &other_slot, &lines, None).await?;
             }
             let id = record.id.clone();
-            let promote = move |store: &store::Store| store.promote(&id, &name, Displaced::Remove);
+            let promote = move |store: &Store| store.promote(&id, &name, Displaced::Remove);
             self.stored(promote).await?;
             self.forget_slot(&other.id);
         } else {
@@ -151,13 +169,36 @@ impl Sandboxes {
 
     async fn export_point(&self, name: &str, at: Side) -> Result<File, Error> {
         let (record, _) = self.find(name)?;
-        self.stored(move |store| store.export(&record, &at)).await
+        let wrong = |errno: rustix::io::Errno| Error::Backend {
+            operation: "make room for an archive",
+            source: errno.into(),
+        };
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let here = self.store.directory(&record.id);
+        let file = rustix::fs::open(here, flags, Mode::from_raw_mode(0o600)).map_err(wrong)?;
+        self.stored(move |store| {
+            let mut file = File::from(file);
+            store.export(&record, &at, &mut file)?;
+            let rewound = file.rewind().map_err(StoreError::io(Path::new("archive")));
+            rewound.map(|()| file)
+        })
+        .await
     }
 
     /// A sandbox of what [`Self::export`] gave.
-    pub async fn import(&self, file: File, name: Option<String>) -> Result<SandboxInfo, Error> {
-        let name = name.as_deref().map(Name::new).transpose()?;
-        let record = self.stored(move |store| store.import(file, name)).await?;
+    pub async fn import(
+        &self,
+        mut file: File,
+        request: SandboxRequest,
+    ) -> Result<SandboxInfo, Error> {
+        lifecycle::check(&request)?;
+        let name = request.name.as_deref().map(Name::new).transpose()?;
+        let new = NewSandbox { name, request, owner: None };
+        let import = move |store: &Store| {
+            file.rewind().map_err(StoreError::io(Path::new("archive")))?;
+            store.import(new, &mut file, ImportLimits::default())
+        };
+        let record = self.stored(import).await?;
         self.told(&record.id).await
     }
 
@@ -175,12 +216,15 @@ impl Sandboxes {
         paths: Vec<String>,
         force: bool,
     ) -> Result<Committed, Error> {
-        self.held(name, move |store, id, _| store.workspace_commit(id, paths, force)).await
+        let which = if paths.is_empty() { Which::All } else { Which::Paths(paths) };
+        let conflicts = if force { Conflicts::Overwrite } else { Conflicts::Leave };
+        let commit = move |store: &Store, id: &str, _| store.commit(id, &which, conflicts);
+        Ok(self.held(name, commit).await?.into())
     }
 
     /// Forgets the changes. What runs is ended.
     pub async fn workspace_discard(&self, name: &str) -> Result<SandboxInfo, Error> {
-        self.moved(name, "discard the changes of", |store, id| store.workspace_discard(id)).await
+        self.moved(name, "discard the changes of", |store, id| store.discard(id)).await
     }
 
     /// Does something to the files of a sandbox that must not change meanwhile: what runs stands still, and what does not
@@ -188,7 +232,7 @@ impl Sandboxes {
     async fn held<T: Send + 'static>(
         &self,
         name: &str,
-        act: impl FnOnce(&store::Store, &str, Taking) -> Result<T, store::StoreError> + Send + 'static,
+        act: impl FnOnce(&Store, &str, Taking) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
         let (_, slot) = self.find(name)?;
         let _turn = slot.turn.lock().await;
@@ -212,7 +256,7 @@ impl Sandboxes {
         &self,
         record: &Record,
         lines: &Lines,
-        act: impl FnOnce(&store::Store) -> Result<T, store::StoreError> + Send + 'static,
+        act: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
         let paused = record.state == SandboxState::Paused;
         if !paused {
@@ -230,7 +274,7 @@ impl Sandboxes {
         &self,
         name: &str,
         verb: &str,
-        act: impl FnOnce(&store::Store, &str) -> Result<Record, store::StoreError> + Send + 'static,
+        act: impl FnOnce(&Store, &str) -> Result<Record, StoreError> + Send + 'static,
     ) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
         let _turn = slot.turn.lock().await;

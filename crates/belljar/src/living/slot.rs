@@ -7,7 +7,7 @@ use tokio::sync::Mutex as Turn;
 
 use super::code;
 use super::contexts::Contexts;
-use super::files::{self, Files};
+use super::files::{self, Files, Room};
 use crate::model::error::Error;
 use crate::native::living::Living;
 
@@ -26,9 +26,26 @@ pub(super) struct Lines {
     pub living: Arc<Living>,
     pub contexts: Arc<Contexts>,
     pub files: Files,
+    room: Arc<Mutex<Option<Room>>>,
 }
 
 impl Lines {
+    /// The files, with what may still be written where nobody but us holds the limit.
+    pub(super) async fn files_within(&self, limit: Option<Room>) -> Result<Files, Error> {
+        let left = match limit {
+            Some(limit) => {
+                let usage = self.living.usage().await?;
+                Some(Room {
+                    bytes: limit.bytes.saturating_sub(usage.disk_bytes.unwrap_or(0)),
+                    inodes: limit.inodes.saturating_sub(usage.inodes.unwrap_or(0)),
+                })
+            }
+            None => None,
+        };
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = left;
+        Ok(self.files.clone())
+    }
+
     /// Lets go of what we keep in there for the next request, so that what runs is the sandbox's own.
     pub(super) async fn rest(&self) {
         self.files.rest();
@@ -62,7 +79,9 @@ impl Slot {
     pub(super) async fn stands(self: &Arc<Self>, living: Living) -> Result<Lines, Error> {
         let living = Arc::new(living);
         let contexts = Arc::new(code::contexts_of(&living, &self.directory).await?);
-        let lines = Lines { files: files_of(&living), contexts, living: Arc::clone(&living) };
+        let room = Arc::default();
+        let files = files_of(&living, &room);
+        let lines = Lines { files, room, contexts, living: Arc::clone(&living) };
         *self.held() = Some(lines.clone());
         let slot = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -92,13 +111,13 @@ impl Slot {
     }
 }
 
-/// Files by agents of this sandbox.
-fn files_of(living: &Arc<Living>) -> Files {
+/// Files by agents of this sandbox. What may still be written is looked up before each use; see [`Lines::files_within`].
+fn files_of(living: &Arc<Living>, room: &Arc<Mutex<Option<Room>>>) -> Files {
     let start = Arc::clone(living);
     let start: files::Start = Arc::new(move || {
         let living = Arc::clone(&start);
         Box::pin(async move { living.agent().await })
     });
-    let living = Arc::clone(living);
-    Files::new(start, Arc::new(move || living.room()))
+    let room = Arc::clone(room);
+    Files::new(start, Arc::new(move || *room.lock().unwrap_or_else(PoisonError::into_inner)))
 }

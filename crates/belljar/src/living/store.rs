@@ -39,12 +39,13 @@ use rustix::fs::FlockOperation;
 use crate::model::error::SpecError;
 use crate::model::sandbox::{SandboxRequest, SandboxState, WorkspaceMode};
 
+pub(crate) use archive::ImportLimits;
 pub(crate) use attached::Attached;
 pub(crate) use diff::{Differences, MOST_CHANGES};
 pub(crate) use disk::{Ground, Owner, SheetId, Size};
 pub(crate) use name::{Name, Tag};
 pub(crate) use points::{Side, Taking};
-pub(crate) use record::{CopiedWorkspace, Displaced, Point, Record};
+pub(crate) use record::{CopiedWorkspace, Displaced, Point, Record, replace, time_text};
 pub(crate) use workspace::{Committed, Conflicts, Left, Which};
 
 /// Ids that root gives the files of sandboxes, above those of runs and zygotes.

@@ -60,24 +60,21 @@ pub(crate) async fn bytes(request: Request) -> Result<Bytes, Problem> {
     read(request.into_body()).await
 }
 
-/// A body of any length, piece by piece: each must come within the time that a whole short one has.
-pub(crate) async fn each_piece(
-    mut body: Body,
-    mut take: impl AsyncFnMut(Bytes) -> Result<(), Problem>,
-) -> Result<(), Problem> {
+/// The next piece of a body of any length: it must come within the time that a whole short one has. Nothing at the end.
+pub(crate) async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Problem> {
     loop {
         let Ok(frame) = tokio::time::timeout(BODY_LIMIT, body.frame()).await else {
             let detail = format!("nothing more came for {} s", BODY_LIMIT.as_secs());
             return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", detail));
         };
         match frame {
-            None => return Ok(()),
+            None => return Ok(None),
             Some(Err(error)) => {
                 return Err(Problem::field("body", &format!("could not be read: {error}")));
             }
             Some(Ok(frame)) => {
                 if let Ok(piece) = frame.into_data() {
-                    take(piece).await?;
+                    return Ok(Some(piece));
                 }
             }
         }

@@ -22,17 +22,17 @@ pub(crate) type Reader = ReadHalf<SimplexStream>;
 pub(crate) type Writer = WriteHalf<SimplexStream>;
 
 /// Gives a request's body to whoever reads it, as it comes. What goes wrong with either is told.
-pub(crate) async fn receive<T, F>(body: Body, take: impl FnOnce(Reader) -> F) -> Result<T, Problem>
+pub(crate) async fn receive<T, F>(mut body: Body, take: impl FnOnce(Reader) -> F) -> Result<T, Problem>
 where
     F: Future<Output = Result<T, Problem>>,
 {
     let (reader, mut writer) = tokio::io::simplex(PIPE_BYTES);
     let feed = async move {
-        body::each_piece(body, async |piece| {
+        while let Some(piece) = body::next_piece(&mut body).await? {
             // Who reads has stopped: why is told by the other side.
-            writer.write_all(&piece).await.map_err(|_| Problem::field("body", "was not read"))
-        })
-        .await?;
+            let written = writer.write_all(&piece).await;
+            written.map_err(|_| Problem::field("body", "was not read"))?;
+        }
         writer.shutdown().await.map_err(|_| Problem::field("body", "was not read"))
     };
     let taken = take(reader);
@@ -115,7 +115,7 @@ impl hyper::body::Body for Given {
         {
             self.work = None;
             if let Err(problem) = ended {
-                return Poll::Ready(Some(Err(std::io::Error::other(problem.detail))));
+                return Poll::Ready(Some(Err(std::io::Error::other(String::from(problem.detail)))));
             }
         }
         let mut piece = vec![0; PIECE_BYTES];

@@ -9,11 +9,11 @@ pub(super) const MOST_AUTOMATIC: usize = 100;
 
 impl Store {
     /// A point before an exec. It costs nothing when nothing was written since the last.
-    pub(crate) fn mark(&self, id: &str) -> Result<Record, StoreError> {
+    pub(crate) fn mark(&self, id: &str, taking: Taking) -> Result<Record, StoreError> {
         let _hold = self.hold(id)?;
         let mut record = self.get(id)?;
         let _attached = self.attach(&record)?;
-        self.mark_here(&mut record)?;
+        self.mark_by(&mut record, taking)?;
         Ok(record)
     }
 
@@ -65,7 +65,11 @@ impl Store {
 
     /// Makes the present files the newest automatic point, and saves.
     pub(super) fn mark_here(&self, record: &mut Record) -> Result<(), StoreError> {
-        let taken = self.take(record, Taking::Seal, Care::Quick)?;
+        self.mark_by(record, Taking::Seal)
+    }
+
+    fn mark_by(&self, record: &mut Record, taking: Taking) -> Result<(), StoreError> {
+        let taken = self.take(record, taking, Care::Quick)?;
         if let Some(standing) = record.standing.take() {
             // What was undone is over now: history goes on from here.
             let at = record.points.iter().position(|point| point.tag == standing);

@@ -7,7 +7,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use belljar::living::{Committed, Difference};
-use belljar::sandbox::{SandboxInfo, SnapshotInfo};
+use belljar::sandbox::{SandboxInfo, SandboxRequest, SnapshotInfo};
 use hyper::StatusCode;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -198,7 +198,8 @@ pub(super) async fn import(
         kept.flush().await.map_err(broken)
     })
     .await?;
-    let info = server.sandboxes.import(file, asked.name).await.map_err(told)?;
+    let new = SandboxRequest { name: asked.name, ..SandboxRequest::default() };
+    let info = server.sandboxes.import(file, new).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(info)))
 }
 
