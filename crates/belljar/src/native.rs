@@ -12,7 +12,7 @@ pub(crate) mod host;
 mod identity;
 mod layout;
 mod line;
-pub(crate) mod living;
+pub mod living;
 pub(crate) mod nursery;
 pub(crate) mod park;
 pub(crate) mod plan;

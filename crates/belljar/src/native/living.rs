@@ -24,10 +24,10 @@ use crate::model::receipt::Receipt;
 use crate::model::sandbox::{ExecRequest, SandboxRequest, SandboxUsage, TerminalSize};
 use crate::model::spec::Spec;
 
-pub(crate) use begin::raise;
-pub(crate) use follow::Follow;
-pub(crate) use furnish::{furnish_base, furnish_upper};
-pub(crate) use kept::{ended, events, output, records};
+pub use begin::raise;
+pub use follow::Follow;
+pub use furnish::{furnish_base, furnish_upper};
+pub use kept::{ended, events, output, records};
 
 use kept::Raised;
 use line::Line;
@@ -37,7 +37,7 @@ const INPUT_AGAIN: Duration = Duration::from_millis(10);
 
 /// What a sandbox is raised from.
 #[derive(Clone, Debug)]
-pub(crate) struct Raise {
+pub struct Raise {
     /// Never changes.
     pub id: String,
     /// Its host name.
@@ -61,14 +61,14 @@ pub(crate) struct Raise {
 
 /// A host directory that is shown at /workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shared {
+pub struct Shared {
     pub path: PathBuf,
     pub writable: bool,
 }
 
 /// What bounds the files that a sandbox writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DiskBound {
+pub enum DiskBound {
     /// The uppers are on a file system of that size, mounted here: full is `ENOSPC`, by the kernel.
     FileSystem(PathBuf),
     /// The keeper measures the uppers while something runs.
@@ -77,7 +77,7 @@ pub(crate) enum DiskBound {
 
 /// A sandbox that stands, and the line to its keeper. Dropping it changes nothing: the sandbox goes on.
 #[derive(Clone, Debug)]
-pub(crate) struct Living {
+pub struct Living {
     directory: PathBuf,
     raised: Raised,
     receipt: Receipt,
@@ -86,26 +86,26 @@ pub(crate) struct Living {
 
 /// An exec that was released.
 #[derive(Clone, Debug)]
-pub(crate) struct Begun {
+pub struct Begun {
     pub id: String,
     /// Every layer, as it was found just before the release.
     pub checks: Vec<Check>,
 }
 
 /// The Spec of a sandbox. Levels without a root of their own have none that could live.
-pub(crate) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
+pub fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
     begin::spec(request)
 }
 
 /// The host id for files of a sandbox: the caller's own, or for root one of a range that nobody else has. Sandboxes
 /// that share sheets must share `number`.
-pub(crate) fn owner(engine: &Engine, number: u32) -> (u32, u32) {
+pub fn owner(engine: &Engine, number: u32) -> (u32, u32) {
     super::identity::living_ids(engine.host(), number)
 }
 
 impl Living {
     /// The keeper of the sandbox in this directory; `None` when none lives.
-    pub(crate) async fn connect(directory: &Path) -> Result<Option<Self>, Error> {
+    pub async fn connect(directory: &Path) -> Result<Option<Self>, Error> {
         let Some(line) = Line::open(directory).map_err(Error::backend("reach the sandbox"))? else {
             return Ok(None);
         };
@@ -115,12 +115,12 @@ impl Living {
     }
 
     /// What was verified when it was raised.
-    pub(crate) fn receipt(&self) -> &Receipt {
+    pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 
     /// Starts a program; answers when it was released. `id` names it for good ([`crate::execution_id::new_id`]).
-    pub(crate) async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Begun, Error> {
+    pub async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Begun, Error> {
         let order = begin::order(id, request, &self.raised)?;
         let memory = begin::memory(&order)?;
         let (answer, _) = self.line.ask(Ask::Exec, &[], Some(&memory)).await?;
@@ -144,7 +144,7 @@ impl Living {
     }
 
     /// Writes to an exec's standard input, as its buffer takes it.
-    pub(crate) async fn input(&self, exec: &str, data: &[u8]) -> Result<(), Error> {
+    pub async fn input(&self, exec: &str, data: &[u8]) -> Result<(), Error> {
         let mut rest = data;
         while !rest.is_empty() {
             let now = &rest[..rest.len().min(MAX_INPUT_BYTES)];
@@ -162,26 +162,26 @@ impl Living {
         Ok(())
     }
 
-    pub(crate) async fn close_input(&self, exec: &str) -> Result<(), Error> {
+    pub async fn close_input(&self, exec: &str) -> Result<(), Error> {
         self.done(Ask::CloseInput { exec: exec.to_owned() }).await
     }
 
-    pub(crate) async fn resize(&self, exec: &str, size: TerminalSize) -> Result<(), Error> {
+    pub async fn resize(&self, exec: &str, size: TerminalSize) -> Result<(), Error> {
         let TerminalSize { rows, columns } = size;
         self.done(Ask::Resize { exec: exec.to_owned(), rows, columns }).await
     }
 
     /// Sends a signal to an exec's process group; `SIGKILL` ends its whole tree.
-    pub(crate) async fn signal(&self, exec: &str, signal: i32) -> Result<(), Error> {
+    pub async fn signal(&self, exec: &str, signal: i32) -> Result<(), Error> {
         self.done(Ask::Signal { exec: exec.to_owned(), signal }).await
     }
 
     /// An exec from these offsets of stdout and stderr on, to its end.
-    pub(crate) async fn follow(&self, exec: &str, from: [u64; 2]) -> Result<Follow, Error> {
+    pub async fn follow(&self, exec: &str, from: [u64; 2]) -> Result<Follow, Error> {
         Follow::begin(self, exec, from).await
     }
 
-    pub(crate) async fn usage(&self) -> Result<SandboxUsage, Error> {
+    pub async fn usage(&self) -> Result<SandboxUsage, Error> {
         let used = self.used().await?;
         Ok(SandboxUsage {
             memory_bytes: used.memory_bytes,
@@ -194,7 +194,7 @@ impl Living {
     }
 
     /// Whether it is frozen.
-    pub(crate) async fn is_frozen(&self) -> Result<bool, Error> {
+    pub async fn is_frozen(&self) -> Result<bool, Error> {
         Ok(self.used().await?.frozen)
     }
 
@@ -205,16 +205,16 @@ impl Living {
         }
     }
 
-    pub(crate) async fn freeze(&self) -> Result<(), Error> {
+    pub async fn freeze(&self) -> Result<(), Error> {
         self.done(Ask::Freeze).await
     }
 
-    pub(crate) async fn thaw(&self) -> Result<(), Error> {
+    pub async fn thaw(&self) -> Result<(), Error> {
         self.done(Ask::Thaw).await
     }
 
     /// Starts a file agent; the socket is the other end of the one it serves. It ends when that is closed.
-    pub(crate) async fn agent(&self) -> Result<OwnedFd, Error> {
+    pub async fn agent(&self) -> Result<OwnedFd, Error> {
         match self.line.ask(Ask::Agent, &[], None).await? {
             (Answer::Begun { .. }, Some(socket)) => Ok(socket),
             (Answer::Failed(failed), _) => Err(begin::explain_agent(failed)),
@@ -223,17 +223,17 @@ impl Living {
     }
 
     /// Says that the sandbox is in use: its idle time begins anew.
-    pub(crate) async fn touch(&self) -> Result<(), Error> {
+    pub async fn touch(&self) -> Result<(), Error> {
         self.done(Ask::Touch).await
     }
 
     /// SIGTERM to all, SIGKILL after `grace`; answers when nothing of it is left but its files.
-    pub(crate) async fn stop(&self, grace: Duration) -> Result<(), Error> {
+    pub async fn stop(&self, grace: Duration) -> Result<(), Error> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.end(Ask::Stop { grace_ms }).await
     }
 
-    pub(crate) async fn kill(&self) -> Result<(), Error> {
+    pub async fn kill(&self) -> Result<(), Error> {
         self.end(Ask::Kill).await
     }
 
@@ -255,7 +255,7 @@ impl Living {
     }
 
     /// Returns when the keeper is gone, however.
-    pub(crate) async fn gone(&self) {
+    pub async fn gone(&self) {
         self.line.gone().await;
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
 }
 
 /// Starts a keeper for it and waits until it stands: every layer was verified on a payload that ran nothing.
-pub(crate) async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
+pub async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
     engine.sweep_once();
     let (control, theirs) = wire::control_pair().map_err(backend("make a socket"))?;
     rustix::io::ioctl_fionbio(&control, true).map_err(backend("make a socket"))?;

@@ -17,7 +17,7 @@ const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 /// An exec that is followed.
 #[derive(Debug)]
-pub(crate) struct Follow {
+pub struct Follow {
     directory: PathBuf,
     sandbox: String,
     exec: String,
@@ -54,7 +54,7 @@ impl Follow {
     }
 
     /// The next of it; `None` after its end. Nothing is lost when this future is dropped.
-    pub(crate) async fn next(&mut self) -> Result<Option<ExecEvent>, Error> {
+    pub async fn next(&mut self) -> Result<Option<ExecEvent>, Error> {
         loop {
             if self.state == State::Begins {
                 self.state = State::Runs;

@@ -28,7 +28,7 @@ const OWN: [(&str, u32); 11] = [
 ];
 
 /// Writes the base of `/` for the image `host` into an empty directory: /etc, mount points, links.
-pub(crate) fn furnish_base(directory: &Path) -> io::Result<()> {
+pub fn furnish_base(directory: &Path) -> io::Result<()> {
     let inside = |path: &Path| directory.join(path.strip_prefix("/").unwrap_or(path));
     make(directory, 0o755)?;
     for name in BASE {
@@ -63,7 +63,7 @@ pub(crate) fn furnish_base(directory: &Path) -> io::Result<()> {
 
 /// Makes an upper (and, empty beside it, its work directory) ready for a sandbox: both exist and belong to `owner`.
 /// For the upper of `/` that no sheet lies under, also its home, /tmp and /workspace.
-pub(crate) fn furnish_upper(tree: &Tree, owner: (u32, u32)) -> io::Result<()> {
+pub fn furnish_upper(tree: &Tree, owner: (u32, u32)) -> io::Result<()> {
     let (uid, gid) = owner;
     let own = |path: &Path, mode| {
         make(path, mode)?;

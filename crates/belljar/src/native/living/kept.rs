@@ -66,7 +66,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<T> {
 }
 
 /// Why the sandbox in this directory ended, if its keeper could say.
-pub(crate) fn ended(directory: &Path) -> Option<SandboxEnd> {
+pub fn ended(directory: &Path) -> Option<SandboxEnd> {
     read(&directory.join(ENDED)).ok()
 }
 
@@ -85,7 +85,7 @@ pub(super) fn check_known(directory: &Path, exec: &str) -> Result<(), SpecError>
 
 /// Every exec that is still known of a sandbox, oldest first, whether it stands or not: one without an end runs where
 /// it does, and is lost where it does not.
-pub(crate) fn records(directory: &Path, sandbox: &str, stands: bool) -> io::Result<Vec<ExecInfo>> {
+pub fn records(directory: &Path, sandbox: &str, stands: bool) -> io::Result<Vec<ExecInfo>> {
     let mut all = Vec::new();
     let open = if stands { ExecState::Running } else { ExecState::Lost };
     let entries = match fs::read_dir(directory.join(EXECS)) {
@@ -174,7 +174,7 @@ fn outgrown(over: Over) -> DiskLimit {
 }
 
 /// What an exec wrote, from an offset on, as far as it is kept; `None` where no more is there yet.
-pub(crate) fn output(
+pub fn output(
     directory: &Path,
     exec: &str,
     stream: Stream,
@@ -189,7 +189,7 @@ pub(crate) fn output(
 }
 
 /// What an exec was refused.
-pub(crate) fn events(directory: &Path, exec: &str) -> io::Result<Vec<Event>> {
+pub fn events(directory: &Path, exec: &str) -> io::Result<Vec<Event>> {
     let (raised, _) = raised(directory)?;
     let path = exec_directory(directory, exec)?.join(EXEC_EVENTS);
     let text = match fs::read(&path) {
