@@ -45,6 +45,9 @@ pub fn enter_role() -> Option<ExitCode> {
     if role == belljar_jail::NURSERY_ROLE {
         return Some(ExitCode::from(belljar_jail::nursery::main()));
     }
+    if role == belljar_jail::LIVING_ROLE {
+        return Some(ExitCode::from(belljar_jail::living::main()));
+    }
     let rest = || args.collect::<Vec<_>>();
     (role == attack::ROLE).then(|| ExitCode::from(attack::main_inside(&rest())))
 }
@@ -136,7 +139,7 @@ impl Engine {
     }
 
     /// Removes what killed runs left behind, the first time it is called.
-    fn sweep_once(&self) {
+    pub(crate) fn sweep_once(&self) {
         self.swept.call_once(|| native::sweep(&self.host));
     }
 
@@ -256,6 +259,11 @@ impl Engine {
         }
     }
 
+    /// Where each set-up is broken on purpose.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.config.fault
+    }
+
     pub fn host(&self) -> &Host {
         &self.host
     }
@@ -326,7 +334,12 @@ impl Engine {
     }
 
     /// The place of a run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
-    async fn cgroups(&self, spec: &Spec, id: &str, keeper: u32) -> Result<Places, String> {
+    pub(crate) async fn cgroups(
+        &self,
+        spec: &Spec,
+        id: &str,
+        keeper: u32,
+    ) -> Result<Places, String> {
         let host = &self.host;
         if !spec.level.has_namespaces() {
             return Err(format!("level {} has no cgroup", spec.level));

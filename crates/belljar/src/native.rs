@@ -12,8 +12,7 @@ pub(crate) mod host;
 mod identity;
 mod layout;
 mod line;
-#[expect(dead_code, reason = "the surface of living sandboxes is being built on it")]
-pub(crate) mod living;
+pub mod living;
 pub(crate) mod nursery;
 pub(crate) mod park;
 pub(crate) mod plan;

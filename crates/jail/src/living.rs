@@ -63,7 +63,7 @@ fn carry_out(single: &SingleThreaded, control: &OwnedFd) -> std::result::Result<
     Ok::<(), Errno>(()).at(Step::Plan)?;
     let mut house = stand(single, living)?;
     let checks = house.try_payload()?;
-    house.listen().at(Step::Plan)?;
+    house.listen(&checks).at(Step::Plan)?;
     // An engine that is gone by now finds us all the same.
     tell(control, &Message::Started(Started { checks }), &[]).ok();
     house.live();
@@ -91,7 +91,7 @@ fn raise_descriptor_limit() -> Result<()> {
 
 /// Makes the cgroup, and init in its namespaces; returns when init has no privileges left.
 fn stand(single: &SingleThreaded, living: LivingPlan) -> std::result::Result<House, Failed> {
-    let mut cell = Cell::create(living.plan.cgroup.as_ref())?;
+    let cell = Cell::create(living.plan.cgroup.as_ref())?;
     let (notes, their_notes) = crate::wire::control_pair().at(Step::Clone)?;
     let (commands, their_commands) = crate::wire::control_pair().at(Step::Clone)?;
     rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::cgroup::Group;
 use crate::layer::{Check, Layer};
 use crate::payload::NAMESPACES;
-use crate::plan::{Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource, Root};
+use crate::plan::{Bound, Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource, Root};
 use crate::report::Ready;
 
 /// Variables through which a caller's environment would change what a program loads or runs.
@@ -80,7 +80,7 @@ impl Payload<'_> {
             Layer::WallTimeout => {
                 (format!("monotonic clock, {} ms", self.plan.wall_ms), self.plan.wall_ms > 0)
             }
-            Layer::OutputCap => ("pipes read by the engine".to_owned(), self.streams_are_pipes),
+            Layer::OutputCap => (self.reader().to_owned(), self.streams_are_pipes),
             Layer::Environment => self.environment(),
             Layer::Descriptors => {
                 (format!("close_range, {} stray", self.ready.stray_fds), self.ready.stray_fds == 0)
@@ -119,6 +119,12 @@ impl Payload<'_> {
 
     fn flag(&self, key: &str, wanted: &str, mechanism: &str) -> (String, bool) {
         (mechanism.to_owned(), self.field(key) == wanted)
+    }
+
+    /// Who takes what it writes, and bounds it.
+    fn reader(&self) -> &'static str {
+        let lives = self.layout().is_some_and(|layout| !layout.trees.is_empty());
+        if lives { "read by the keeper into bounded logs" } else { "pipes read by the engine" }
     }
 
     fn environment(&self) -> (String, bool) {
@@ -236,6 +242,9 @@ impl Payload<'_> {
     }
 
     fn root(&self) -> (String, bool) {
+        if let Some(layout) = self.layout().filter(|layout| !layout.trees.is_empty()) {
+            return self.overlays(layout);
+        }
         let mounts = &self.mounts;
         let at_root: Vec<_> = mounts.iter().filter(|mount| mount.point == "/").collect();
         let alone = matches!(at_root[..], [top] if top.kind == "tmpfs" && top.has("ro"));
@@ -245,6 +254,49 @@ impl Payload<'_> {
         });
         let mechanism = format!("pivot_root to read-only tmpfs, {} mounts", mounts.len());
         (mechanism, alone && rest_read_only)
+    }
+
+    /// A living sandbox's root: an overlay at the place of each tree, and nothing else that is written but what the
+    /// plan says.
+    fn overlays(&self, layout: &Root) -> (String, bool) {
+        let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+        let trees: Vec<String> = layout.trees.iter().map(|tree| text(&tree.target)).collect();
+        let in_place = trees.iter().all(|tree| {
+            let at: Vec<_> = self.mounts.iter().filter(|mount| mount.point == *tree).collect();
+            matches!(at[..], [one] if one.kind == "overlay" && one.has("nosuid") && one.has("nodev"))
+        });
+        let writable = self.writable_points();
+        let rest_read_only = self.mounts.iter().all(|mount| {
+            let planned = trees.contains(&mount.point) || writable.contains(&mount.point);
+            mount.has("ro") || planned || mount.point.starts_with("/dev/")
+        });
+        let (trees, mounts) = (layout.trees.len(), self.mounts.len());
+        let mechanism = format!("pivot_root to {trees} overlays, {mounts} mounts");
+        (mechanism, in_place && rest_read_only && trees > 0)
+    }
+
+    /// What bounds the files of a living sandbox.
+    fn bounded_files(layout: &Root, bound: &Bound) -> (String, bool) {
+        match bound {
+            Bound::Measured { bytes, inodes } => {
+                let mechanism = format!(
+                    "measured by the keeper several times a second, {bytes} bytes, {inodes} inodes: can be exceeded \
+                     for a moment"
+                );
+                (mechanism, *bytes > 0 && *inodes > 0)
+            }
+            Bound::FileSystem { mounted, bytes, inodes } => {
+                let device = |path: &std::path::Path| fs::metadata(path).map(|one| one.dev()).ok();
+                let own = device(mounted);
+                let apart = own.is_some() && own != mounted.parent().and_then(device);
+                let inside = layout.trees.iter().all(|tree| device(&tree.upper) == own);
+                let small = rustix::fs::statvfs(mounted).is_ok_and(|all| {
+                    all.f_blocks * all.f_frsize <= *bytes && all.f_files <= *inodes
+                });
+                let mechanism = format!("a file system of its own, {bytes} bytes, {inodes} inodes");
+                (mechanism, apart && inside && small)
+            }
+        }
     }
 
     fn writable_points(&self) -> Vec<String> {
@@ -302,6 +354,7 @@ impl Payload<'_> {
         let Some(layout) = self.layout() else {
             return (String::new(), false);
         };
+        let living = layout.bound.as_ref().map(|bound| Self::bounded_files(layout, bound));
         let kilobytes = format!("size={}k", layout.writable.bytes.div_ceil(4096) * 4);
         let inodes = format!("nr_inodes={}", layout.writable.inodes);
         let mounts = &self.mounts;
@@ -313,10 +366,11 @@ impl Payload<'_> {
                 covered || (mount.has_source(&kilobytes) && mount.has_source(&inodes))
             })
         });
-        (
-            format!("tmpfs, {} bytes, {} inodes", layout.writable.bytes, layout.writable.inodes),
-            bounded,
-        )
+        let (bytes, inodes) = (layout.writable.bytes, layout.writable.inodes);
+        match living {
+            Some((mechanism, files)) => (mechanism, bounded && files),
+            None => (format!("tmpfs, {bytes} bytes, {inodes} inodes"), bounded),
+        }
     }
 
     fn cgroup(&self, controller: Controller) -> (String, bool) {

@@ -4,29 +4,40 @@
 //! directory. What execs wrote and how they ended is read from files there ([`records`], [`output`]), so it is known
 //! when nothing lives any more, too.
 
-use std::io;
+mod begin;
+mod follow;
+mod furnish;
+mod kept;
+mod line;
+
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use belljar_jail::layer::Check;
-use belljar_jail::living::log::Piece;
-use belljar_jail::living::talk::SandboxEnd;
+use belljar_jail::living::talk::{Answer, Ask, MAX_INPUT_BYTES, Refusal};
 use belljar_jail::plan::Tree;
 
 use crate::engine::Engine;
 use crate::model::error::{Error, SpecError};
-use crate::model::event::Event;
-use crate::model::outcome::Stream;
 use crate::model::receipt::Receipt;
-use crate::model::sandbox::{
-    ExecEvent, ExecInfo, ExecRequest, SandboxRequest, SandboxUsage, TerminalSize,
-};
+use crate::model::sandbox::{ExecRequest, SandboxRequest, SandboxUsage, TerminalSize};
 use crate::model::spec::Spec;
+
+pub use begin::raise;
+pub use follow::Follow;
+pub use furnish::{furnish_base, furnish_upper};
+pub use kept::{ended, events, output, records};
+
+use kept::Raised;
+use line::Line;
+
+/// Input that was not taken is offered again after this.
+const INPUT_AGAIN: Duration = Duration::from_millis(10);
 
 /// What a sandbox is raised from.
 #[derive(Clone, Debug)]
-pub(crate) struct Raise {
+pub struct Raise {
     /// Never changes.
     pub id: String,
     /// Its host name.
@@ -50,14 +61,14 @@ pub(crate) struct Raise {
 
 /// A host directory that is shown at /workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shared {
+pub struct Shared {
     pub path: PathBuf,
     pub writable: bool,
 }
 
 /// What bounds the files that a sandbox writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DiskBound {
+pub enum DiskBound {
     /// The uppers are on a file system of that size, mounted here: full is `ENOSPC`, by the kernel.
     FileSystem(PathBuf),
     /// The keeper measures the uppers while something runs.
@@ -65,182 +76,210 @@ pub(crate) enum DiskBound {
 }
 
 /// A sandbox that stands, and the line to its keeper. Dropping it changes nothing: the sandbox goes on.
-#[derive(Debug)]
-pub(crate) struct Living {
+#[derive(Clone, Debug)]
+pub struct Living {
     directory: PathBuf,
+    raised: Raised,
+    receipt: Receipt,
+    line: Line,
 }
 
 /// An exec that was released.
 #[derive(Clone, Debug)]
-pub(crate) struct Begun {
+pub struct Begun {
     pub id: String,
     /// Every layer, as it was found just before the release.
     pub checks: Vec<Check>,
 }
 
 /// The Spec of a sandbox. Levels without a root of their own have none that could live.
-pub(crate) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
-    drop(request);
-    Err(SpecError::new("level", "not yet"))
+pub fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
+    begin::spec(request)
 }
 
 /// The host id for files of a sandbox: the caller's own, or for root one of a range that nobody else has. Sandboxes
 /// that share sheets must share `number`.
-pub(crate) fn owner(engine: &Engine, number: u32) -> (u32, u32) {
-    drop((engine, number));
-    (0, 0)
-}
-
-/// Writes the base of `/` for the image `host` into an empty directory: /etc, mount points, links.
-pub(crate) fn furnish_base(directory: &Path) -> io::Result<()> {
-    drop(directory);
-    Err(io::Error::other("not yet"))
-}
-
-/// Makes an upper (and, empty beside it, its work directory) ready for a sandbox: both exist and belong to `owner`.
-/// For the upper of `/` that no sheet lies under, also its home, /tmp and /workspace.
-pub(crate) fn furnish_upper(tree: &Tree, owner: (u32, u32)) -> io::Result<()> {
-    drop((tree, owner));
-    Err(io::Error::other("not yet"))
-}
-
-/// Starts a keeper for it and waits until it stands: every layer was verified on a payload that ran nothing.
-pub(crate) async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
-    drop((engine, raise));
-    Err(not_yet())
-}
-
-fn not_yet() -> Error {
-    Error::Backend { operation: "raise a sandbox", source: io::Error::other("not yet") }
+pub fn owner(engine: &Engine, number: u32) -> (u32, u32) {
+    super::identity::living_ids(engine.host(), number)
 }
 
 impl Living {
     /// The keeper of the sandbox in this directory; `None` when none lives.
-    pub(crate) async fn connect(directory: &Path) -> Result<Option<Self>, Error> {
-        drop(directory);
-        Err(not_yet())
+    pub async fn connect(directory: &Path) -> Result<Option<Self>, Error> {
+        let Some(line) = Line::open(directory).map_err(Error::backend("reach the sandbox"))? else {
+            return Ok(None);
+        };
+        let (raised, receipt) =
+            kept::raised(directory).map_err(Error::backend("read what is known of the sandbox"))?;
+        Ok(Some(Self { directory: directory.to_owned(), raised, receipt, line }))
     }
 
     /// What was verified when it was raised.
-    pub(crate) fn receipt(&self) -> &Receipt {
-        unreachable!("not yet")
+    pub fn receipt(&self) -> &Receipt {
+        &self.receipt
     }
 
     /// Starts a program; answers when it was released. `id` names it for good ([`crate::execution_id::new_id`]).
-    pub(crate) async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Begun, Error> {
-        drop((id, request));
-        Err(not_yet())
+    pub async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Begun, Error> {
+        let order = begin::order(id, request, &self.raised)?;
+        let memory = begin::memory(&order)?;
+        let (answer, _) = self.line.ask(Ask::Exec, &[], Some(&memory)).await?;
+        let checks = match answer {
+            Answer::Begun { checks } => checks,
+            Answer::Failed(failed) => return Err(begin::explain(failed, &order)),
+            other => return Err(unexpected(other)),
+        };
+        if let Some(data) = &request.stdin {
+            let (living, id, data) = (self.clone(), id.to_owned(), data.0.clone());
+            let keep = request.keep_stdin;
+            // Beside all else: a program that does not read is not waited for.
+            tokio::spawn(async move {
+                let fed = living.input(&id, &data).await;
+                if fed.is_ok() && !keep {
+                    living.close_input(&id).await.ok();
+                }
+            });
+        }
+        Ok(Begun { id: id.to_owned(), checks })
     }
 
     /// Writes to an exec's standard input, as its buffer takes it.
-    pub(crate) async fn input(&self, exec: &str, data: &[u8]) -> Result<(), Error> {
-        drop((exec, data));
-        Err(not_yet())
+    pub async fn input(&self, exec: &str, data: &[u8]) -> Result<(), Error> {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let now = &rest[..rest.len().min(MAX_INPUT_BYTES)];
+            let ask = Ask::Input { exec: exec.to_owned() };
+            match self.line.ask(ask, now, None).await?.0 {
+                Answer::Taken { bytes } if bytes <= now.len() => {
+                    rest = &rest[bytes..];
+                    if bytes < now.len() {
+                        tokio::time::sleep(INPUT_AGAIN).await;
+                    }
+                }
+                other => return Err(unexpected(other)),
+            }
+        }
+        Ok(())
     }
 
-    pub(crate) async fn close_input(&self, exec: &str) -> Result<(), Error> {
-        drop(exec);
-        Err(not_yet())
+    pub async fn close_input(&self, exec: &str) -> Result<(), Error> {
+        self.done(Ask::CloseInput { exec: exec.to_owned() }).await
     }
 
-    pub(crate) async fn resize(&self, exec: &str, size: TerminalSize) -> Result<(), Error> {
-        drop((exec, size));
-        Err(not_yet())
+    pub async fn resize(&self, exec: &str, size: TerminalSize) -> Result<(), Error> {
+        let TerminalSize { rows, columns } = size;
+        self.done(Ask::Resize { exec: exec.to_owned(), rows, columns }).await
     }
 
     /// Sends a signal to an exec's process group; `SIGKILL` ends its whole tree.
-    pub(crate) async fn signal(&self, exec: &str, signal: i32) -> Result<(), Error> {
-        drop((exec, signal));
-        Err(not_yet())
+    pub async fn signal(&self, exec: &str, signal: i32) -> Result<(), Error> {
+        self.done(Ask::Signal { exec: exec.to_owned(), signal }).await
     }
 
     /// An exec from these offsets of stdout and stderr on, to its end.
-    pub(crate) async fn follow(&self, exec: &str, from: [u64; 2]) -> Result<Follow, Error> {
-        drop((exec, from));
-        Err(not_yet())
+    pub async fn follow(&self, exec: &str, from: [u64; 2]) -> Result<Follow, Error> {
+        Follow::begin(self, exec, from).await
     }
 
-    pub(crate) async fn usage(&self) -> Result<SandboxUsage, Error> {
-        Err(not_yet())
+    pub async fn usage(&self) -> Result<SandboxUsage, Error> {
+        let used = self.used().await?;
+        Ok(SandboxUsage {
+            memory_bytes: used.memory_bytes,
+            processes: used.processes,
+            cpu_ms: used.cpu_us.map(|micros| micros / 1000),
+            disk_bytes: used.disk_bytes,
+            inodes: used.inodes,
+            execs: used.execs,
+        })
     }
 
     /// Whether it is frozen.
-    pub(crate) async fn is_frozen(&self) -> Result<bool, Error> {
-        Err(not_yet())
+    pub async fn is_frozen(&self) -> Result<bool, Error> {
+        Ok(self.used().await?.frozen)
     }
 
-    pub(crate) async fn freeze(&self) -> Result<(), Error> {
-        Err(not_yet())
+    async fn used(&self) -> Result<belljar_jail::living::talk::Usage, Error> {
+        match self.line.ask(Ask::Usage, &[], None).await?.0 {
+            Answer::Usage(used) => Ok(used),
+            other => Err(unexpected(other)),
+        }
     }
 
-    pub(crate) async fn thaw(&self) -> Result<(), Error> {
-        Err(not_yet())
+    pub async fn freeze(&self) -> Result<(), Error> {
+        self.done(Ask::Freeze).await
+    }
+
+    pub async fn thaw(&self) -> Result<(), Error> {
+        self.done(Ask::Thaw).await
     }
 
     /// Starts a file agent; the socket is the other end of the one it serves. It ends when that is closed.
-    pub(crate) async fn agent(&self) -> Result<OwnedFd, Error> {
-        Err(not_yet())
+    pub async fn agent(&self) -> Result<OwnedFd, Error> {
+        match self.line.ask(Ask::Agent, &[], None).await? {
+            (Answer::Begun { .. }, Some(socket)) => Ok(socket),
+            (Answer::Failed(failed), _) => Err(begin::explain_agent(failed)),
+            (other, _) => Err(unexpected(other)),
+        }
     }
 
     /// Says that the sandbox is in use: its idle time begins anew.
-    pub(crate) async fn touch(&self) -> Result<(), Error> {
-        Err(not_yet())
+    pub async fn touch(&self) -> Result<(), Error> {
+        self.done(Ask::Touch).await
     }
 
     /// SIGTERM to all, SIGKILL after `grace`; answers when nothing of it is left but its files.
-    pub(crate) async fn stop(&self, grace: Duration) -> Result<(), Error> {
-        drop(grace);
-        Err(not_yet())
+    pub async fn stop(&self, grace: Duration) -> Result<(), Error> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.end(Ask::Stop { grace_ms }).await
     }
 
-    pub(crate) async fn kill(&self) -> Result<(), Error> {
-        Err(not_yet())
+    pub async fn kill(&self) -> Result<(), Error> {
+        self.end(Ask::Kill).await
+    }
+
+    /// A keeper that is gone before it could answer has ended as well.
+    async fn end(&self, ask: Ask) -> Result<(), Error> {
+        match self.done(ask).await {
+            Err(Error::Lost { .. }) => {}
+            result => result?,
+        }
+        self.gone().await;
+        Ok(())
+    }
+
+    async fn done(&self, ask: Ask) -> Result<(), Error> {
+        match self.line.ask(ask, &[], None).await?.0 {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(other)),
+        }
     }
 
     /// Returns when the keeper is gone, however.
-    pub(crate) async fn gone(&self) {
-        drop(&self.directory);
+    pub async fn gone(&self) {
+        self.line.gone().await;
     }
 }
 
-/// An exec that is followed.
-#[derive(Debug)]
-pub(crate) struct Follow {}
-
-impl Follow {
-    /// The next of it; `None` after its end. Nothing is lost between two calls.
-    pub(crate) async fn next(&mut self) -> Result<Option<ExecEvent>, Error> {
-        Err(not_yet())
+/// An answer that is not the one that was hoped for.
+fn unexpected(answer: Answer) -> Error {
+    match answer {
+        Answer::Refused { why, message } => match why {
+            Refusal::Unknown => SpecError::new("exec", message).into(),
+            Refusal::Full => {
+                Error::Busy { running: belljar_jail::living::talk::MAX_EXECS, waiting: 0 }
+            }
+            Refusal::Frozen | Refusal::Ending => SpecError::new("sandbox", message).into(),
+            Refusal::Wrong => SpecError::new("request", message).into(),
+            Refusal::Unable => {
+                let source = std::io::Error::other(message);
+                Error::Backend { operation: "do that in the sandbox", source }
+            }
+        },
+        Answer::Done
+        | Answer::Begun { .. }
+        | Answer::Failed(_)
+        | Answer::Taken { .. }
+        | Answer::List { .. }
+        | Answer::Usage(_) => Error::Lost { what: "its keeper answered something else" },
     }
-}
-
-/// Every exec that is still known of a sandbox, oldest first, whether it stands or not: one without an end
-/// runs where it does, and is lost where it does not.
-pub(crate) fn records(directory: &Path, sandbox: &str, stands: bool) -> io::Result<Vec<ExecInfo>> {
-    drop((directory, sandbox, stands));
-    Err(io::Error::other("not yet"))
-}
-
-/// What an exec wrote, from an offset on, as far as it is kept; `None` where no more is there yet.
-pub(crate) fn output(
-    directory: &Path,
-    exec: &str,
-    stream: Stream,
-    offset: u64,
-    most: usize,
-) -> io::Result<Option<Piece>> {
-    drop((directory, exec, stream, offset, most));
-    Err(io::Error::other("not yet"))
-}
-
-/// What an exec was refused, and which limits it met.
-pub(crate) fn events(directory: &Path, exec: &str) -> io::Result<Vec<Event>> {
-    drop((directory, exec));
-    Err(io::Error::other("not yet"))
-}
-
-/// Why the sandbox in this directory ended, if its keeper could say.
-pub(crate) fn ended(directory: &Path) -> Option<SandboxEnd> {
-    drop(directory);
-    None
 }

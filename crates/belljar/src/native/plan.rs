@@ -21,7 +21,7 @@ use crate::model::spec::{self, CODE, Spec, WORKSPACE};
 use crate::seccomp::{self, Adjust, Hearing, Profile};
 
 /// The sandbox's own search path; the host's is the host's business.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What a plan is made from.
 pub(crate) struct Inputs<'a> {
@@ -269,10 +269,10 @@ pub(crate) fn rules(spec: &Spec) -> Rules {
 }
 
 const LOOK: u64 = access::READ_FILE | access::READ_DIR;
-const USE: u64 = LOOK | access::EXECUTE;
+pub(crate) const USE: u64 = LOOK | access::EXECUTE;
 const DEVICE: u64 = LOOK | access::WRITE_FILE | access::TRUNCATE | access::IOCTL_DEV;
 /// Everything but making device nodes.
-const WORK: u64 = USE
+pub(crate) const WORK: u64 = USE
     | access::WRITE_FILE
     | access::REMOVE_DIR
     | access::REMOVE_FILE
@@ -287,7 +287,7 @@ const WORK: u64 = USE
 
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
+pub(crate) fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
     LandlockRule { path: path.into(), access }
 }
 

@@ -20,7 +20,11 @@ const PREFIX: &str = "belljar";
 
 /// Names a run's directories after this process.
 pub(crate) fn name(unique: &str) -> String {
-    let pid = std::process::id();
+    name_after(std::process::id(), unique)
+}
+
+/// Names directories after another process, which outlives this one: they are swept when it is gone.
+pub(crate) fn name_after(pid: u32, unique: &str) -> String {
     let (start, world) = (start_time(pid).unwrap_or(0), world());
     format!("{PREFIX}-{pid}-{start}-{world}-{unique}")
 }
@@ -66,7 +70,8 @@ pub(crate) fn sweep(host: &Host) {
         Cgroups::Ready(places) => &places.all[..],
         Cgroups::Scope { .. } | Cgroups::None(_) => &[],
     };
-    for place in places {
+    let freezer = super::cgroups::freezer(host.uid);
+    for place in places.iter().chain(&freezer) {
         if let Place::Beneath(directory) = &place.place {
             each_orphan(directory, |path| drop(fs::remove_dir(path)));
         }

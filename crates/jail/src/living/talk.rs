@@ -14,6 +14,8 @@ use crate::report::{Failed, Report};
 pub const SOCKET: &str = "keeper.sock";
 /// Where execs are recorded, in a sandbox's directory.
 pub const EXECS: &str = "execs";
+/// What was found of its layers when it was raised.
+pub const VERIFIED: &str = "verified.json";
 /// Why the sandbox ended.
 pub const ENDED: &str = "ended.json";
 /// In the directory of an exec: what was asked for, how it ended, what it was refused.
