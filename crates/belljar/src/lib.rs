@@ -57,6 +57,10 @@ pub use belljar_jail::report::Step;
 pub use engine::{Config, Engine, Run, enter_role};
 pub use events::EventSink;
 pub use grade::Value;
+pub use living::files::{
+    Downloaded, FileError, FileEvent, FileEventKind, FileFault, Files, InsidePath, Position,
+    PutOptions, Unpacked, Uploaded, Watching, pack_host, unpack_host,
+};
 pub use model::error::{Error, SpecError, step_name};
 pub use model::event::{Event, EventKind, Process, Risk, Severity, Weighed};
 pub use model::level::Level;

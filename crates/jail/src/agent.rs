@@ -22,7 +22,8 @@ use files::Handles;
 use wire::{Answer, Bytes, Fault, MAX_DATA_BYTES, Request, rest_of_frame};
 
 /// Every call that the agent makes from [`serve`] on: what a filter made for it must let through. Beyond what
-/// programs may at level standard that is `syncfs`; refused it, trees are brought to the disk file by file.
+/// programs may at level standard those are `syncfs` (refused it, trees are brought to the disk file by file) and
+/// those of inotify (refused them, there is no watch). `fcntl` is what debug builds ask before they close.
 pub const CALLS: &[&str] = &[
     "read",
     "write",
@@ -30,6 +31,7 @@ pub const CALLS: &[&str] = &[
     "pwrite64",
     "lseek",
     "close",
+    "fcntl",
     "openat",
     "fstat",
     "newfstatat",

@@ -99,8 +99,16 @@ pub(super) fn make_directory(place: &Place, mode: u32, parents: bool) -> Outcome
             // There already is enough, if it is a directory.
             let links = if spot.strict { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
             let stat = rustix::fs::statat(spot.directory(), &*spot.name, links)?;
-            let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            if is_directory { Ok(()) } else { Err(Errno::EXIST.into()) }
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => Ok(()),
+                FileType::Symlink => Err(Errno::LOOP.into()),
+                FileType::RegularFile
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => Err(Errno::EXIST.into()),
+            }
         }
         made => Ok(made?),
     }

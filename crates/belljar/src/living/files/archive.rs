@@ -84,11 +84,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         loop {
             while self.chunk().await?.is_some() {}
             let Some(header) = self.header().await? else {
-                return if extension == Extension::default() {
-                    Ok(None)
-                } else {
-                    Err(wrong("ends in the middle of an entry"))
-                };
+                let is_whole = extension == Extension::default();
+                return is_whole
+                    .then_some(None)
+                    .ok_or_else(|| wrong("ends in the middle of an entry"));
             };
             self.entries += 1;
             if self.entries > MAX_ENTRIES {
@@ -167,12 +166,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn header(&mut self) -> Result<Option<[u8; BLOCK]>, FileError> {
         let mut block = [0; BLOCK];
         if !self.exact(&mut block).await? {
-            // Some writers leave the last blocks away; one that was cut before any is no archive.
-            return if self.begun && self.entries == 0 {
-                Err(wrong("is no tar archive"))
-            } else {
-                Ok(None)
-            };
+            // Every writer ends an archive with empty blocks: without them nobody knows what is missing.
+            return Err(wrong("has no end: it was cut, or is no tar archive"));
         }
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);

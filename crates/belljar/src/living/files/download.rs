@@ -175,7 +175,7 @@ impl<W: AsyncWrite + Unpin> Packing<'_, W> {
                 self.done.note(path, "became shorter meanwhile; its end is zeroes");
                 // All that is left, however long the file said it was, by pieces.
                 data.resize(length, 0);
-                at = self.zeroes(data, at, bytes).await?;
+                self.zeroes(&data, bytes - at).await?;
                 break;
             }
             self.packer.write(&data).await?;
@@ -192,17 +192,17 @@ impl<W: AsyncWrite + Unpin> Packing<'_, W> {
         Ok(())
     }
 
-    /// What was read last, and zeroes up to the end.
-    async fn zeroes(&mut self, last: Vec<u8>, mut at: u64, end: u64) -> Result<u64, FileError> {
-        self.packer.write(&last).await?;
-        at += u64::try_from(last.len()).unwrap_or(0);
+    /// What was read last, and zeroes after it, so many bytes in all.
+    async fn zeroes(&mut self, last: &[u8], bytes: u64) -> Result<(), FileError> {
+        self.packer.write(last).await?;
+        let mut left = bytes.saturating_sub(u64::try_from(last.len()).unwrap_or(u64::MAX));
         let empty = vec![0; MAX_DATA_BYTES];
-        while at < end {
-            let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(empty.len());
+        while left > 0 {
+            let length = usize::try_from(left).unwrap_or(usize::MAX).min(empty.len());
             self.packer.write(&empty[..length]).await?;
-            at += u64::try_from(length).unwrap_or(0);
+            left -= u64::try_from(length).unwrap_or(left);
         }
-        Ok(at)
+        Ok(())
     }
 
     async fn begin(

@@ -70,13 +70,11 @@ impl Line {
             .await
             .map_err(|_| FileFault::agent("did not answer in time"))??;
         self.waiting = false;
-        match answer {
-            Answer::Fault { fault, at } => {
-                self.fault_at = at.0;
-                Err(FileFault::told(fault))
-            }
-            answer => Ok(answer),
+        if let Answer::Fault { fault, at } = answer {
+            self.fault_at = at.0;
+            return Err(FileFault::told(fault));
         }
+        Ok(answer)
     }
 
     async fn exchange(&mut self, request: &Request) -> Result<Answer, FileFault> {

@@ -208,20 +208,33 @@ fn others_read_our_archives_and_we_read_theirs() {
     let host = |name: &str| rig.inside(name).to_str().unwrap().to_owned();
     let listed = tar(&["-tf", &host("tmp/ours.tar")]);
     assert_eq!(listed, format!("tree/\ntree/deep/\ntree/deep/{long}\n"));
-    for (number, format) in
-        ["--format=gnu", "--format=ustar", "--format=pax", "--format=v7"].iter().enumerate()
+    fs::write(place.join("short"), "short").unwrap();
+    // Together too long for one field of a header, each short enough for one of the two that there are.
+    let split = format!("tree/{}/{}", "p".repeat(90), "q".repeat(20));
+    fs::create_dir(rig.inside("workspace").join(&split).parent().unwrap()).unwrap();
+    fs::write(rig.inside("workspace").join(&split), "split").unwrap();
+    for (number, (format, name, looked_for, contents)) in [
+        ("--format=gnu", "tree", "tree/deep/short", "short"),
+        ("--format=pax", "tree", "tree/deep/short", "short"),
+        ("--format=ustar", &*split, &*split, "split"),
+        ("--format=v7", "tree/deep/short", "tree/deep/short", "short"),
+    ]
+    .into_iter()
+    .enumerate()
     {
-        let name = if number == 3 { "tree/deep/short" } else { "tree" };
-        fs::write(place.join("short"), "short").unwrap();
         for pack in ["-cf", "-czf"] {
             let file = host("tmp/theirs");
             tar(&[format, pack, &file, "-C", &host("workspace"), name]);
             let bytes = fs::read(&file).unwrap();
             let into = path(&format!("/tmp/{number}{pack}"));
             block_on(files.upload_tar(&bytes[..], &into)).unwrap();
-            let got = rig.inside(&format!("tmp/{number}{pack}/tree/deep/short"));
-            assert_eq!(fs::read(got).unwrap(), b"short", "{format} {pack}");
+            let got = rig.inside(&format!("tmp/{number}{pack}/{looked_for}"));
+            assert_eq!(fs::read_to_string(got).unwrap(), contents, "{format} {pack}");
         }
+    }
+    for number in 0..2 {
+        let got = rig.inside(&format!("tmp/{number}-cf/tree/deep/{long}"));
+        assert_eq!(fs::read(got).unwrap(), b"contents", "{number}");
     }
 }
 
@@ -229,8 +242,8 @@ fn others_read_our_archives_and_we_read_theirs() {
 fn archives_that_are_none_or_are_cut_are_errors() {
     let sound = pack(&[("a", "some contents"), ("b", "more")]);
     assert_eq!(block_on(unpack(&sound)).unwrap().len(), 2);
-    assert!(block_on(unpack(b"")).unwrap().is_empty());
-    for end in [1, 100, 511, 513, 520, 1023, 1024 + 30] {
+    assert!(block_on(unpack(&[0; 2 * BLOCK])).unwrap().is_empty());
+    for end in [0, 1, 100, 511, 513, 520, 1023, 1024, 1024 + 30, 2048] {
         assert!(block_on(unpack(&sound[..end])).is_err(), "{end}");
     }
     assert!(block_on(unpack(&[7; 4096])).is_err());

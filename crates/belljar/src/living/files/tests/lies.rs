@@ -98,11 +98,11 @@ fn names_that_no_directory_has_are_noticed() {
     for name in ["..", ".", "", "a/b", "../../etc/passwd", "a\0b", &"x".repeat(256)] {
         let listed = Listed { name: Bytes(name.into()), meta: meta(Kind::File), target: None };
         let page = Answer::Page { entries: vec![listed], next: None };
-        let liar = lied_to(move |id, request| match request {
-            Request::Stat { .. } => {
-                Answer::Meta { meta: meta(Kind::Directory), target: None }.frame(id)
+        let liar = lied_to(move |id, request| {
+            if matches!(request, Request::Stat { .. }) {
+                return Answer::Meta { meta: meta(Kind::Directory), target: None }.frame(id);
             }
-            _ => page.frame(id),
+            page.frame(id)
         });
         assert!(said(block_on(liar.list(&path("x")))).contains("not asked"), "{name:?}");
         let packed = block_on(liar.download_tar(&path("x"), Vec::new(), 1 << 20));
@@ -121,18 +121,21 @@ fn names_that_no_directory_has_are_noticed() {
 
 #[test]
 fn more_than_was_asked_for_is_noticed() {
-    let liar = lied_to(|id, request| match request {
-        Request::Open { .. } => Answer::Opened { handle: 1, meta: meta(Kind::File) }.frame(id),
-        _ => Answer::Data { data: Bytes(vec![1; 100]) }.frame(id),
+    let opened = || Answer::Opened { handle: 1, meta: meta(Kind::File) };
+    let liar = lied_to(move |id, request| {
+        if matches!(request, Request::Open { .. }) {
+            return opened().frame(id);
+        }
+        Answer::Data { data: Bytes(vec![1; 100]) }.frame(id)
     });
     assert!(said(block_on(liar.read_range(&path("x"), 0, 99))).contains("not asked"));
     // A file that never ends is cut at what the caller takes.
-    let endless = lied_to(|id, request| match request {
-        Request::Open { .. } => Answer::Opened { handle: 1, meta: meta(Kind::File) }.frame(id),
-        Request::Read { length, .. } => {
-            Answer::Data { data: Bytes(vec![1; length as usize]) }.frame(id)
+    let endless = lied_to(move |id, request| {
+        if let Request::Read { length, .. } = request {
+            return Answer::Data { data: Bytes(vec![1; length as usize]) }.frame(id);
         }
-        _ => Answer::Done {}.frame(id),
+        let opens = matches!(request, Request::Open { .. });
+        if opens { opened().frame(id) } else { Answer::Done {}.frame(id) }
     });
     let error = block_on(endless.read(&path("x"), 1 << 20)).unwrap_err();
     assert_eq!(error.fault.kind(), "too_large", "{error}");

@@ -26,11 +26,11 @@ fn what_is_put_is_read_back_whole_and_in_parts() {
     let files = rig.files();
     let contents: Vec<u8> = (0..1_000_000u32).map(|at| at.to_le_bytes()[at as usize % 3]).collect();
     assert_eq!(put(&files, "deep/er/file", &contents), Ok(1_000_000));
-    assert_eq!(read(&files, "/workspace/deep/er/file"), Ok(contents.clone()));
+    assert!(read(&files, "/workspace/deep/er/file").as_ref() == Ok(&contents));
     let part = block_on(files.read_range(&path("deep/er/file"), 999_990, 100)).unwrap();
     assert_eq!(part, &contents[999_990..]);
     // By the host's own eyes, with nothing left beside it.
-    assert_eq!(fs::read(rig.inside("workspace/deep/er/file")).unwrap(), contents);
+    assert!(fs::read(rig.inside("workspace/deep/er/file")).unwrap() == contents);
     assert_eq!(fs::read_dir(rig.inside("workspace/deep/er")).unwrap().count(), 1);
     let most = block_on(files.read(&path("deep/er/file"), 999_999)).unwrap_err();
     assert_eq!(most.fault, FileFault::TooLarge);
