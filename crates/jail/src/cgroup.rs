@@ -151,6 +151,18 @@ impl Group {
         usage
     }
 
+    /// The directory that has a controller, and which of the two versions it is of.
+    pub(crate) fn directory_of(&self, controller: Controller) -> Option<(CgroupVersion, &Path)> {
+        let part = self.parts.iter().find(|part| part.controllers.contains(&controller))?;
+        Some((part.version, &part.path))
+    }
+
+    /// Every directory of a version.
+    pub(crate) fn directories(&self, version: CgroupVersion) -> impl Iterator<Item = &Path> {
+        let parts = self.parts.iter().filter(move |part| part.version == version);
+        parts.map(|part| part.path.as_path())
+    }
+
     /// A descriptor that poll reports when the group runs out of memory.
     pub(crate) fn memory_alarm(&self) -> Result<Option<Alarm>> {
         let part = self.parts.iter().find(|part| part.controllers.contains(&Controller::Memory));
@@ -212,7 +224,9 @@ impl Part {
             (CgroupVersion::V2, Controller::Cpu) => {
                 usage.cpu_us = field("cpu.stat", "usage_usec");
             }
-            (CgroupVersion::V1, Controller::Cpu) | (CgroupVersion::V2, Controller::Cpuacct) => {}
+            (CgroupVersion::V1, Controller::Cpu)
+            | (CgroupVersion::V2, Controller::Cpuacct)
+            | (_, Controller::Freezer) => {}
         }
     }
 

@@ -190,12 +190,12 @@ fn hide(plan: &Plan) -> Result<()> {
 }
 
 /// Nobody reads init's memory or descriptors, and its namespace never outlives the keeper.
-fn die_with_keeper() -> Result<()> {
+pub(crate) fn die_with_keeper() -> Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
 }
 
-fn await_go(commands: &OwnedFd) -> Result<()> {
+pub(crate) fn await_go(commands: &OwnedFd) -> Result<()> {
     let mut word = [0u8; 1];
     match rustix::io::retry_on_intr(|| rustix::io::read(commands, &mut word))? {
         1 => Ok(()),

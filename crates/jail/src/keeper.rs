@@ -32,9 +32,9 @@ use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, Opening, joining_fds, receive_p
 use crate::{ids, init, readback, scratch, tree};
 
 /// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
-const SETUP_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long init may take to end everything before it is killed itself.
-const ENDING_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(5);
 /// How long an init that has reported may take to exit by itself.
 const INIT_EXIT: Duration = Duration::from_millis(50);
 
@@ -58,7 +58,7 @@ pub fn main_as_copy(control: OwnedFd) -> ! {
 }
 
 /// Lets go of all that a careless parent left open, and of its terminal.
-fn start() -> Result<OwnedFd> {
+pub(crate) fn start() -> Result<OwnedFd> {
     fd::close_inherited(3)?;
     let control = fd::take_stdin()?;
     // A session of our own: Ctrl-C in the caller's terminal is the caller's to handle.
@@ -69,7 +69,7 @@ fn start() -> Result<OwnedFd> {
     Ok(control)
 }
 
-fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
+pub(crate) fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let json = serde_json::to_vec(message).map_err(|_| Errno::PROTO)?;
     fd::send(control, &json, fds)
 }
@@ -107,7 +107,7 @@ fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
     Ok(told)
 }
 
-fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
+pub(crate) fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
     let made = Group::create(cgroup);
     let index = made.as_ref().err().map_or(0, |(index, _)| *index);
     made.map_err(|(_, errno)| errno).at_item(Step::Cgroup, index)
@@ -515,7 +515,7 @@ fn ended(ending: &Ending) -> End {
     if ending.exited { End::Exited(ending.value) } else { End::Signaled(ending.value) }
 }
 
-fn is_pipe(stream: &OwnedFd) -> bool {
+pub(crate) fn is_pipe(stream: &OwnedFd) -> bool {
     rustix::fs::fstat(stream)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
 }
@@ -529,7 +529,7 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     crate::wire::control_pair()
 }
 
-fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
+pub(crate) fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
     // Rounded up, so that a deadline has passed when we wake for it.
     let left = Timespec::try_from(left + Duration::from_micros(100)).map_err(|_| Errno::INVAL)?;
     rustix::io::retry_on_intr(|| poll(fds, Some(&left)))?;

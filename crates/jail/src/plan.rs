@@ -178,6 +178,34 @@ pub struct Root {
     pub pseudo_terminals: bool,
     pub proc: Proc,
     pub writable: Writable,
+    /// A living sandbox's: overlays in place of the read-only root, the one of `/` first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trees: Vec<Tree>,
+    /// What bounds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+}
+
+/// What bounds the files that a living sandbox writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The uppers are on a file system of their own, mounted here, that is no larger.
+    FileSystem { mounted: PathBuf, bytes: u64, inodes: u64 },
+    /// The keeper measures the uppers while something runs, and ends what runs when they are larger.
+    Measured { bytes: u64, inodes: u64 },
+}
+
+/// Directories one over the other, of which only the topmost is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tree {
+    pub target: PathBuf,
+    /// The topmost first.
+    pub lowers: Vec<PathBuf>,
+    pub upper: PathBuf,
+    /// Empty, and on the same file system as the upper.
+    pub work: PathBuf,
 }
 
 /// A host path shown inside. The identity is checked again when it is opened inside the namespace.
@@ -283,6 +311,8 @@ pub enum Controller {
     Pids,
     Cpu,
     Cpuacct,
+    /// v1 only: v2 freezes every group.
+    Freezer,
 }
 
 impl Controller {
@@ -292,6 +322,7 @@ impl Controller {
             Self::Pids => "pids",
             Self::Cpu => "cpu",
             Self::Cpuacct => "cpuacct",
+            Self::Freezer => "freezer",
         }
     }
 }

@@ -213,7 +213,7 @@ pub(crate) fn receive_placed(commands: impl AsFd) -> Result<Option<(Vec<Placed>,
 }
 
 /// From its beginning, wherever others have read: they share the file.
-fn read_memory<T: serde::de::DeserializeOwned>(memory: &OwnedFd) -> Result<T> {
+pub(crate) fn read_memory<T: serde::de::DeserializeOwned>(memory: &OwnedFd) -> Result<T> {
     let length = rustix::fs::fstat(memory)?.st_size;
     let length = usize::try_from(length).map_err(|_| Errno::PROTO)?;
     if length > MAX_PLAN_BYTES {

@@ -11,6 +11,7 @@ pub mod mount;
 pub mod net;
 pub mod notify;
 pub mod process;
+pub mod pty;
 pub mod seccomp;
 pub mod signal;
 pub mod spawn;

@@ -233,7 +233,7 @@ fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec
         (CgroupVersion::V2, Controller::Cpu) => {
             vec![knob("cpu.max", format!("{quota} {PERIOD_US}"))]
         }
-        (_, Controller::Cpuacct) => Vec::new(),
+        (_, Controller::Cpuacct | Controller::Freezer) => Vec::new(),
     }
 }
 

@@ -188,6 +188,8 @@ pub(crate) fn root(
         pseudo_terminals: true,
         proc: proc(spec),
         writable: writable(spec, workspace.is_some()),
+        trees: Vec::new(),
+        bound: None,
     };
     for path in SYSTEM.iter().chain(&ETC) {
         show(&mut root, Path::new(path));

@@ -1,0 +1,5 @@
+//! Living sandboxes.
+
+pub mod log;
+mod root;
+pub mod talk;
