@@ -9,6 +9,7 @@ __bj_begin() {
   trap '__bj_stopped=1; set -T; trap "return 130 2>/dev/null" DEBUG; return 130 2>/dev/null' INT
   __bj_stopped=
   __bj_call=$1
+  printf '\x1e%s%se000e{"begin":true}' "$__bj_nonce" "$__bj_call" >&250
   { : 249>&1; } 2>/dev/null || exec 1>&250
   { : 249>&2; } 2>/dev/null || exec 2>&251
 }

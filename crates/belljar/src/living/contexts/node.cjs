@@ -167,6 +167,7 @@ async function next() {
       nonce = order.nonce;
     } else {
       call = order.call;
+      tell({ begin: true });
       await run(order);
     }
   }

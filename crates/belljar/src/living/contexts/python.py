@@ -369,6 +369,7 @@ def mend_streams():
 def one_call(order):
     """Runs the code; an error of it, or None."""
     channel.call, error = order["call"], None
+    channel.tell({"begin": True})
     mend_streams()
     os.environ.update(order["env"])
     signal.signal(signal.SIGINT, interrupted)

@@ -1,0 +1,3 @@
+//! Living sandboxes: named, durable, with files that stay.
+
+pub(crate) mod contexts;
