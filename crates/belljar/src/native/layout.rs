@@ -22,11 +22,12 @@ use crate::model::spec::{Spec, WORKSPACE};
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// The parts of /etc that programs need and that tell nothing about the host's people.
-const ETC: [&str; 12] = [
+const ETC: [&str; 13] = [
     "/etc/alternatives",
     "/etc/ld.so.cache",
     "/etc/localtime",
     "/etc/magic",
+    "/etc/matplotlibrc", // Debian keeps a part of the library there
     "/etc/mime.types",
     "/etc/os-release",
     "/etc/pki/tls/certs",

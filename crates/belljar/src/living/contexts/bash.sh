@@ -1,4 +1,4 @@
-exec 250>&1 251>&2 </dev/null
+exec 250>&1 251>&2
 __bj_nonce=NONCE
 # A context of bash: the shell reads these lines, and then a few for each call, from what was its standard input.
 # What the code prints goes where it always goes; the end of a call is told by a marked frame on copies of both streams.

@@ -73,6 +73,8 @@ pub(super) struct Call<'a> {
     acts: mpsc::Receiver<Act>,
     pub gathered: Gathered,
     pub stop: Option<Stop>,
+    /// What is said when the context takes up the code.
+    started: Option<CodeEvent>,
     begun: bool,
     told: Option<Told>,
     is_marked: bool,
@@ -87,7 +89,7 @@ impl<'a> Call<'a> {
         settings: &Settings,
         events: &'a mpsc::Sender<CodeEvent>,
         acts: mpsc::Receiver<Act>,
-        gathered: Gathered,
+        started: CodeEvent,
     ) -> Self {
         Self {
             id,
@@ -97,8 +99,9 @@ impl<'a> Call<'a> {
             output_bytes: settings.output_bytes,
             events,
             acts,
-            gathered,
+            gathered: Gathered::new(settings.kept_bytes),
             stop: None,
+            started: Some(started),
             begun: false,
             told: None,
             is_marked: false,
@@ -214,6 +217,9 @@ impl<'a> Call<'a> {
             self.told = Some(told);
         } else if told.begin {
             self.begun = true;
+            if let Some(started) = self.started.take() {
+                self.say(started).await;
+            }
         } else if let Some(result) = self.gathered.result(told).cloned() {
             self.say(CodeEvent::Result(result)).await;
         }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::call::{Act, Call, Ended, Line, Stop, stopped_error};
 use super::channel::{Place, Start};
 use super::frames::{CALL_DIGITS, Frames, NONCE_DIGITS};
-use super::gathered::{Gathered, Told};
+use super::gathered::Told;
 use super::program::{Language, Order};
 use super::{Saved, Settings};
 use crate::model::error::Error;
@@ -211,24 +211,13 @@ impl Context {
             };
             let (sender, acts) = mpsc::channel(4);
             *lock(&self.acts) = Some(sender);
-            let settings = &asked.settings;
-            let gathered = Gathered::new(settings.kept_bytes);
-            let mut call = Call::new(
-                digits()?[..CALL_DIGITS].to_owned(),
-                asked.timeout,
-                settings,
-                events,
-                acts,
-                gathered,
-            );
+            let context = self.id.clone();
+            let started = CodeEvent::Started { context, count, restarted };
+            let id = digits()?[..CALL_DIGITS].to_owned();
+            let mut call = Call::new(id, asked.timeout, &asked.settings, events, acts, started);
             let order = Order { call: &call.id, number: count, code: &asked.code, env: &asked.env };
-            let request = self.language.request(&order);
-            let was_taken = there.channel.write(&request).await.is_ok();
-            if was_taken {
-                let context = self.id.clone();
-                // Closed is seen by who follows.
-                events.send(CodeEvent::Started { context, count, restarted }).await.ok();
-            }
+            // One that has ended does not take it; that is heard next.
+            there.channel.write(&self.language.request(&order)).await.ok();
             let ended = call.follow(there).await?;
             *lock(&self.acts) = None;
             let is_unused = matches!(ended, Ended::Died { begun: false, .. });

@@ -196,9 +196,9 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_a_frame_is_output() {
-        let other =
-            frame("0000000a", 'e', b"{}").iter().map(|b| if *b == b'f' { b'e' } else { *b });
-        let other: Vec<u8> = other.collect();
+        let other = frame("0000000a", 'e', b"{}");
+        let other: Vec<u8> =
+            other.into_iter().map(|byte| if byte == b'f' { b'e' } else { byte }).collect();
         assert_eq!(Frames::new(NONCE).push(&other), [output(&other)]);
         for bad in ["0000000ae0fff", "0000000ax0002{}", "0000000gex002{}", "zzzzzzzze0002{}"] {
             let bad = format!("\x1e{NONCE}{bad}").into_bytes();

@@ -58,8 +58,9 @@ impl Language {
     pub(super) fn command(self) -> Vec<String> {
         let words: &[&str] = match self {
             Self::Python => &["python3", "-c", PYTHON_START, PYTHON],
-            // The shell reads its script from there as it comes, so nothing that it runs can break a loop of ours.
-            Self::Bash => &["bash", "/dev/stdin"],
+            // The shell reads its script from its input as it comes, so there is no loop of ours that code could break. It
+            // must not be opened by a name: in a sandbox the pipe belongs to somebody else.
+            Self::Bash => &["bash", "-s"],
             Self::Node => &["sh", "-c", NODE_START, NODE],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
@@ -97,7 +98,8 @@ fn bash_lines(order: &Order<'_>) -> String {
     }
     writeln!(lines, "__bj_code={}", bash_quoted(order.code)).ok();
     // Sourced, so that an interrupt can return from it, and not in a function, where `declare` is local.
-    lines.push_str(". /dev/fd/249 249<<<'eval -- \"$__bj_code\"'\n");
+    // With another input the shell moves away the one that it reads from, and no code finds it.
+    lines.push_str(". /dev/fd/249 249<<<'eval -- \"$__bj_code\"' </dev/null\n");
     writeln!(lines, "__bj_status=$?; trap - DEBUG; set +T; {after}__bj_end \"$__bj_status\"").ok();
     lines
 }

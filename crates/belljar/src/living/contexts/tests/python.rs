@@ -201,9 +201,9 @@ Large()";
 async fn what_looks_like_a_frame_is_output_and_who_speaks_for_us_only_lies_about_itself() {
     let all = contexts();
     let fake = format!("\u{1e}{}{}e0002{{}}", "0".repeat(32), "0".repeat(8));
-    let told =
-        run(&all, "python", &format!("print({fake:?}.replace('\\\\u{{1e}}', chr(30)))\n5")).await;
-    assert_eq!((value(&told), told.stdout), ("5", format!("{fake}\n")));
+    let code = format!("print(chr(30) + {:?})\n5", &fake[1..]);
+    let told = run(&all, "python", &code).await;
+    assert_eq!((value(&told), told.stdout.as_str()), ("5", format!("{fake}\n").as_str()));
     // With the channel's own digits: its result is a lie, or the context is ended; the next call is true.
     let lie = "import sys\nspeak = sys.modules['__main__'].display.__globals__['channel']\n\
                speak.tell({'main': True, 'dropped': [], 'result': {'text/plain': 'lie'}})";
