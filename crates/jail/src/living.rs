@@ -63,6 +63,7 @@ fn carry_out(single: &SingleThreaded, control: &OwnedFd) -> std::result::Result<
     Ok::<(), Errno>(()).at(Step::Plan)?;
     let mut house = stand(single, living)?;
     let checks = house.try_payload()?;
+    house.hold_files().at(Step::Plan)?;
     house.listen(&checks).at(Step::Plan)?;
     // An engine that is gone by now finds us all the same.
     tell(control, &Message::Started(Started { checks }), &[]).ok();

@@ -74,6 +74,9 @@ fn mounts_of(pid: u32) -> Vec<Mount> {
     text.lines().filter_map(Mount::parse).collect()
 }
 
+/// Directories of our own on a living sandbox's file system, beyond what its programs may make.
+const OWN_INODES: u64 = 64;
+
 impl Payload<'_> {
     fn check(&self, name: Layer) -> Check {
         let (mechanism, verified) = match name {
@@ -290,8 +293,10 @@ impl Payload<'_> {
                 let own = device(mounted);
                 let apart = own.is_some() && own != mounted.parent().and_then(device);
                 let inside = layout.trees.iter().all(|tree| device(&tree.upper) == own);
+                // Of what is free: a file system needs some of its size for itself.
                 let small = rustix::fs::statvfs(mounted).is_ok_and(|all| {
-                    all.f_blocks * all.f_frsize <= *bytes && all.f_files <= *inodes
+                    all.f_bavail * all.f_frsize <= *bytes + OWN_INODES * all.f_frsize
+                        && all.f_ffree <= *inodes + OWN_INODES
                 });
                 let mechanism = format!("a file system of its own, {bytes} bytes, {inodes} inodes");
                 (mechanism, apart && inside && small)

@@ -201,9 +201,9 @@ impl Sandboxes {
         for tree in &trees {
             living::furnish_upper(tree, owner).map_err(Error::backend("make a sandbox's files"))?;
         }
-        let disk = match (record.ground, trees.first()) {
-            (Ground::Image, Some(tree)) => DiskBound::FileSystem(tree.upper.clone()),
-            _ => DiskBound::Measured,
+        let disk = match record.ground {
+            Ground::Image => DiskBound::FileSystem(self.store.mounted(record)),
+            Ground::Directory => DiskBound::Measured,
         };
         let request = &record.request;
         let raise = Raise {

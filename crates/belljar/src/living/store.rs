@@ -307,6 +307,11 @@ impl Store {
         trees_of(record).iter().map(tree).collect()
     }
 
+    /// Where its own disk is seen.
+    pub(crate) fn mounted(&self, record: &Record) -> PathBuf {
+        self.disks.all.files(&record.disk)
+    }
+
     fn base_of(&self, record: &Record, tree: &str) -> Option<PathBuf> {
         match tree {
             "root" => Some(self.base.root.clone()),

@@ -3,7 +3,7 @@
 //! Measuring looks at every entry of the uppers, so it is done in slices, and only when something ran. What it meets
 //! was made by programs: nothing is followed, and depth has a bound.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,25 @@ pub(crate) struct Gauge {
     /// What it may grow to: the bound, or what was there when something was last ended for it. So what only removes
     /// files is let be.
     ceiling: Used,
+}
+
+/// Opens the places that the sandbox writes to, and lets the plan name them by what was opened: the host's view of a
+/// disk may go while it is used.
+pub(crate) fn hold(root: &mut Root) -> Result<Vec<OwnedFd>> {
+    let mut held = Vec::new();
+    let mut open = |path: &mut PathBuf| -> Result<()> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let place = rustix::fs::open(&*path, flags, Mode::empty())?;
+        // With the dot it is the directory, not a link to it.
+        *path = format!("/proc/self/fd/{}/.", place.as_raw_fd()).into();
+        held.push(place);
+        Ok(())
+    };
+    root.trees.iter_mut().try_for_each(|tree| open(&mut tree.upper))?;
+    if let Some(Bound::FileSystem { mounted, .. }) = &mut root.bound {
+        open(mounted)?;
+    }
+    Ok(held)
 }
 
 impl Gauge {
@@ -141,15 +160,16 @@ impl Gauge {
 
     /// The file system of its own, if it has one.
     pub(crate) fn file_system(&self) -> Option<Disk> {
-        let Some(Bound::FileSystem { mounted, .. }) = &self.bound else {
+        let Some(Bound::FileSystem { mounted, bytes, inodes }) = &self.bound else {
             return None;
         };
         let all = rustix::fs::statvfs(mounted).ok()?;
         let free = all.f_bavail * all.f_frsize;
+        // Not what the file system takes for itself.
         Some(Disk {
-            bytes_used: (all.f_blocks - all.f_bfree) * all.f_frsize,
+            bytes_used: bytes.saturating_sub(free),
             bytes_free: if free < NOTHING_FREE { 0 } else { free },
-            inodes_used: all.f_files - all.f_ffree,
+            inodes_used: inodes.saturating_sub(all.f_ffree),
             inodes_free: all.f_ffree,
             largest_file_bytes: 0,
         })

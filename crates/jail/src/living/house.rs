@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Init;
 use super::clients::Clients;
-use super::disk::Gauge;
+use super::disk::{self, Gauge};
 use super::exec::{Exec, Kind};
 use super::group::Cell;
 use super::inside::{ASK, END, NOBODY};
@@ -38,6 +38,8 @@ pub(crate) struct House {
     pub(super) execs: Vec<Exec>,
     pub(super) cell: Cell,
     pub(super) gauge: Gauge,
+    /// What its files are known by.
+    held: Vec<OwnedFd>,
     pub(super) records: Records,
     pub(super) clients: Option<Clients>,
     outside: [u64; 7],
@@ -101,6 +103,7 @@ impl House {
         let idle = idle_ms.map(Duration::from_millis);
         Ok(Self {
             gauge: Gauge::new(root),
+            held: Vec::new(),
             records: Records::open(&directory)?,
             plan,
             living: Clocks { idle, expires_at_ms, last_used: Instant::now(), frozen_at: None },
@@ -115,6 +118,15 @@ impl House {
             buffer: Vec::new(),
             ending: None,
         })
+    }
+
+    /// From now on its files are known by descriptors. Not before they were looked at by their paths.
+    pub(crate) fn hold_files(&mut self) -> Result<()> {
+        if let Files::Root(root) = &mut self.plan.files {
+            self.held = disk::hold(root)?;
+            self.gauge = Gauge::new(root);
+        }
+        Ok(())
     }
 
     /// Locks a payload down, looks at it, and lets it go unused: what is found is what execs will find.
