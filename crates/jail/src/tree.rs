@@ -21,7 +21,8 @@ pub(crate) fn end_descendants() -> bool {
         if reap_any(Wait::Look).is_err_and(|errno| errno == Errno::CHILD) {
             return true;
         }
-        let alive = descendants();
+        let mut alive = descendants();
+        alive.extend(children().into_iter().filter_map(Pid::from_raw));
         for pid in &alive {
             // One that ended by itself in between is what we wanted.
             rustix::process::kill_process(*pid, Signal::KILL).ok();
@@ -31,30 +32,28 @@ pub(crate) fn end_descendants() -> bool {
     false
 }
 
-/// Kills everybody in our pid namespace but these and what descends from them, and reaps what becomes ours. For
-/// process 1 only. Says whether nobody else is left.
+/// Kills all that descends from this process but these children and what descends from them, and reaps it. Says
+/// whether nobody else is left. For who inherits every orphan: whose parent is killed becomes a child of ours.
 pub(crate) fn end_all_but(kept: &[RawPid]) -> bool {
     for _ in 0..MAX_ROUNDS {
         while let Ok(Some(_)) = reap_any(Wait::Look) {}
-        let mut others: Vec<Process> = processes().collect();
-        let mut spared = vec![Pid::as_raw(Some(rustix::process::getpid()))];
-        spared.extend(kept);
-        let mut at = 1; // not the descendants of process 1, which all are
-        while at < spared.len() {
-            let parent = spared[at];
-            spared.extend(others.iter().filter(|one| one.parent == parent).map(|one| one.pid));
-            at += 1;
-        }
-        others.retain(|one| !spared.contains(&one.pid));
+        let mut others = children();
+        others.retain(|pid| !kept.contains(pid));
         if others.is_empty() {
             return true;
         }
-        for pid in others.iter().filter_map(|one| Pid::from_raw(one.pid)) {
+        for pid in others.into_iter().filter_map(Pid::from_raw) {
             rustix::process::kill_process(pid, Signal::KILL).ok();
         }
         crate::keeper::pause(1);
     }
     false
+}
+
+/// The children of this process, those too that hide from a look through /proc (`hidepid` hides what is not dumpable).
+fn children() -> Vec<RawPid> {
+    let text = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|one| one.parse().ok()).collect()
 }
 
 /// The CPU time of every descendant, those that ended and were reaped included: init reaps all orphans.

@@ -76,6 +76,7 @@ pub(crate) struct Exec {
     pub ended: bool,
     /// What was found of one that is never released.
     pub trial: Option<std::result::Result<Vec<Check>, Failed>>,
+    pub trial_told: bool,
 }
 
 /// What is on its way to the program.
@@ -188,6 +189,7 @@ impl Exec {
             forks_before: cell.forks_refused(),
             ended: false,
             trial: None,
+            trial_told: false,
         })
     }
 

@@ -100,7 +100,9 @@ impl House {
         exec.stopped = Some(failed.stopped);
         exec.gate = None;
         if matches!(exec.kind, Kind::Trial) {
-            exec.trial.get_or_insert(Err(failed));
+            if !exec.trial_told {
+                exec.trial.get_or_insert(Err(failed));
+            }
             return;
         }
         let asked = exec.asked_by.take();
@@ -227,7 +229,7 @@ impl House {
         let exec = &mut self.execs[place];
         (exec.ended, exec.line, exec.gate) = (true, None, None);
         exec.input = crate::living::exec::Input::default();
-        if let (Kind::Trial, None) = (&exec.kind, &exec.trial) {
+        if let (Kind::Trial, None, false) = (&exec.kind, &exec.trial, exec.trial_told) {
             exec.trial = Some(Err(Stopped::new(Step::Fork, Errno::CHILD).into()));
         }
         if exec.released.is_none() {
