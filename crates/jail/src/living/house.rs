@@ -1,7 +1,7 @@
 //! The life of a sandbox that stands: one loop that waits for whatever comes, and never for one thing alone.
 
 mod asked;
-pub(super) mod tended;
+mod tended;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
