@@ -1,12 +1,15 @@
 //! What a run refuses, an exec of a living sandbox refuses.
 
 use belljar::attack::fixture::Fixture;
-use belljar::attack::{ROLE, collect, collect_outcome, request};
+use belljar::attack::{Attempt, Probe, ROLE, collect, collect_outcome, request};
 use belljar::sandbox::{ExecRequest, SandboxRequest};
 use belljar::{Level, LimitsRequest, RunRequest, Verdict};
 use belljar_tests::{block_on, is_root};
 
 use crate::rig::House;
+
+/// What a living sandbox lets programs do by design: these files are its own overlay's, and the host's are not touched.
+const OWN_FILES: [&str; 2] = ["create_in_root", "create_in_usr"];
 
 fn try_all(level: Level) {
     let mut wanted = SandboxRequest { level, ..Default::default() };
@@ -26,19 +29,49 @@ fn try_all(level: Level) {
     std::fs::copy(belljar_tests::belljar_bin(), &attacker).expect("a copy");
     let (uid, gid) = house.raise.owner;
     std::os::unix::fs::chown(&attacker, Some(uid), Some(gid)).expect("given");
-    let cmd = ["/workspace/attacker", ROLE, "all", &fixture].map(ToOwned::to_owned).to_vec();
-    let came = house.run("attack", &ExecRequest { cmd, ..Default::default() });
-    let memory = matches!(came.end().verdict, Verdict::MemoryLimit { .. });
-    let tried = collect(&came.text(), memory.then_some("SIGKILL"));
-    assert_eq!(tried.len(), run.len(), "{came:?}");
+    let host_usr = listing("/usr");
+    let (tried, _) = attack(&house, "all", &fixture);
+    assert_eq!(tried.len(), run.len());
     let mut wrong = Vec::new();
     for ((probe, attempt), (_, in_run)) in tried.iter().zip(&run) {
-        if in_run.stopped_by().is_some() && attempt.stopped_by().is_none() {
-            wrong.push(format!("{}: {attempt:?}, in a run {in_run:?}", probe.name));
+        if in_run.stopped_by().is_none()
+            || attempt.stopped_by().is_some()
+            || OWN_FILES.contains(&probe.name)
+        {
+            continue;
         }
+        // One before it ended them all, by a limit of the sandbox: once more, alone.
+        let (alone, limited) = attack(&house, probe.name, &fixture);
+        let again =
+            alone.iter().find(|(one, _)| one.name == probe.name).map(|(_, attempt)| attempt);
+        if !limited && again.is_none_or(|again| again.stopped_by().is_none()) {
+            wrong
+                .push(format!("{}: {attempt:?}, alone {again:?}, in a run {in_run:?}", probe.name));
+        }
+        house.bash(
+            &format!("clear-{}", probe.name.replace('_', "-")),
+            "find /workspace /tmp -mindepth 1 ! -name attacker -delete",
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(listing("/usr"), host_usr);
     house.bash("after", "true").ok();
+}
+
+/// Tries one probe or all; and whether a limit of the sandbox ended it.
+fn attack(house: &House, which: &str, fixture: &str) -> (Vec<(&'static Probe, Attempt)>, bool) {
+    let cmd = ["/workspace/attacker", ROLE, which, fixture].map(ToOwned::to_owned).to_vec();
+    let came = house.run(&which.replace('_', "-"), &ExecRequest { cmd, ..Default::default() });
+    let memory = matches!(came.end().verdict, Verdict::MemoryLimit { .. });
+    let limited = memory || matches!(came.end().verdict, Verdict::DiskLimit { .. });
+    (collect(&came.text(), memory.then_some("SIGKILL")), limited)
+}
+
+fn listing(directory: &str) -> Vec<std::ffi::OsString> {
+    let entries = std::fs::read_dir(directory).expect("a directory").flatten();
+    let mut names: Vec<_> = entries.map(|one| one.file_name()).collect();
+    names.sort();
+    names
 }
 
 #[test]

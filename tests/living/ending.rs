@@ -8,7 +8,7 @@ use belljar::sandbox::{ExecState, SandboxRequest};
 use belljar_tests::{block_on, cgroup_directories, name_of, processes_with, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::rig::{House, bash, until};
+use crate::rig::{House, bash, pause, until};
 
 #[test]
 fn a_stop_asks_first_and_kills_then() {
@@ -95,7 +95,7 @@ fn an_exec_goes_on_when_who_started_it_is_killed() {
             house.raise.directory.to_str().expect("text"),
         )
         .expect("told");
-        block_on(tokio::time::sleep(Duration::from_secs(100)));
+        pause(Duration::from_secs(100));
         panic!("nobody killed us");
     }
     let told = belljar_tests::TempDir::new();

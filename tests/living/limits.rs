@@ -8,7 +8,7 @@ use belljar::sandbox::{ExecRequest, SandboxRequest};
 use belljar::{DiskLimit, LimitsRequest, Verdict};
 use belljar_tests::block_on;
 
-use crate::rig::{House, bash, until};
+use crate::rig::{House, bash, pause, until};
 
 fn limited(limits: LimitsRequest) -> House {
     House::with(&SandboxRequest { limits, ..Default::default() }, |_| {})
@@ -77,9 +77,9 @@ fn a_frozen_sandbox_does_nothing_and_its_clocks_stand_still() {
     until("it counts", || house.info("counts").stdout_bytes > 4);
     block_on(house.living.freeze()).expect("it freezes");
     assert!(block_on(house.living.is_frozen()).expect("asked"));
-    block_on(tokio::time::sleep(Duration::from_millis(100)));
+    pause(Duration::from_millis(100));
     let before = house.info("counts").stdout_bytes;
-    block_on(tokio::time::sleep(Duration::from_secs(5)));
+    pause(Duration::from_secs(5));
     assert_eq!(house.info("counts").stdout_bytes, before);
     let refused = block_on(house.living.exec("new", &bash("true"))).expect_err("frozen");
     assert!(refused.to_string().contains("paused"), "{refused}");

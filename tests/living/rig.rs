@@ -152,6 +152,11 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while !is() {
         assert!(std::time::Instant::now() < deadline, "never: {what}");
-        block_on(tokio::time::sleep(Duration::from_millis(10)));
+        pause(Duration::from_millis(10));
     }
+}
+
+/// Lets time pass, where the passing of time is what is tested.
+pub(crate) fn pause(time: Duration) {
+    block_on(async { tokio::time::sleep(time).await });
 }

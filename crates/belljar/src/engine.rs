@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// Removes what killed runs left behind, the first time it is called.
-    pub(crate) fn sweep_once(&self) {
+    fn sweep_once(&self) {
         self.swept.call_once(|| native::sweep(&self.host));
     }
 

@@ -51,6 +51,7 @@ pub mod visible;
 
 pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};
+#[doc(hidden)]
 pub use belljar_jail::living::talk as living_talk;
 pub use belljar_jail::plan::{Fault, FaultKind, Hold, Tree};
 pub use belljar_jail::report::Step;

@@ -14,6 +14,7 @@ mod program;
 mod records;
 mod root;
 mod shepherd;
+mod streams;
 pub mod talk;
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,16 +1,15 @@
 //! One exec as the keeper holds it: its streams, its clocks, and what it tries.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_sys::{Errno, Result, fd, pty};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::group::Cell;
-use super::inside::{AGENT, EXEC, EXEC_ON_TERMINAL, borrowed};
+use super::inside::borrowed;
 use super::log::{Log, STREAMS};
+use super::streams::{Input, Streams};
 use super::talk::{Order, Over, Reach};
 use super::{program, shepherd};
 use crate::keeper::{ENDING_LIMIT, SETUP_LIMIT};
@@ -25,8 +24,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 const READS: usize = 4;
 /// What is taken of a stream when its exec has ended; a pipe holds less.
 const LAST_READS: usize = 64;
-/// Input that waits to be read by the program.
-pub(crate) const MAX_WAITING: usize = 1 << 20;
 /// After output could not be written down, it is tried again; its program waits meanwhile.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// CPU time is looked at no more often than this.
@@ -76,52 +73,7 @@ pub(crate) struct Exec {
     pub ended: bool,
     /// What was found of one that is never released.
     pub trial: Option<std::result::Result<Vec<Check>, Failed>>,
-}
-
-/// What is on its way to the program.
-#[derive(Debug, Default)]
-pub(crate) struct Input {
-    pub to: Option<OwnedFd>,
-    waiting: VecDeque<u8>,
-    closing: bool,
-}
-
-impl Input {
-    /// Takes what fits.
-    pub(crate) fn take(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(MAX_WAITING - self.waiting.len());
-        self.waiting.extend(&bytes[..taken]);
-        self.write();
-        taken
-    }
-
-    /// Closes it when all that waits was written. A terminal's end is a character.
-    pub(crate) fn close(&mut self) {
-        self.closing = true;
-        self.write();
-    }
-
-    pub(crate) fn waits(&self) -> bool {
-        self.to.is_some() && !self.waiting.is_empty()
-    }
-
-    pub(crate) fn write(&mut self) {
-        while let (Some(to), false) = (&self.to, self.waiting.is_empty()) {
-            let (now, _) = self.waiting.as_slices();
-            match rustix::io::write(to, now) {
-                Ok(written) => drop(self.waiting.drain(..written)),
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                // The program closed its input or ended, which is its right.
-                Err(_) => {
-                    self.waiting.clear();
-                    self.to = None;
-                }
-            }
-        }
-        if self.closing && self.waiting.is_empty() {
-            self.to = None;
-        }
-    }
+    pub trial_told: bool,
 }
 
 impl Exec {
@@ -152,12 +104,12 @@ impl Exec {
             Kind::Program { order, .. } => (Some(order.wall_ms), order.cpu_ms),
             Kind::Trial | Kind::Agent { .. } => (None, plan.cpu_ms),
         };
-        let mut input = Input { to: ours.input, ..Input::default() };
+        let mut input = Input::new(ours.input);
         if let Kind::Program { order, .. } = &kind
             && !order.keep_stdin
             && order.terminal.is_none()
         {
-            input.closing = true;
+            input.close();
         }
         Ok(Self {
             number,
@@ -188,6 +140,7 @@ impl Exec {
             forks_before: cell.forks_refused(),
             ended: false,
             trial: None,
+            trial_told: false,
         })
     }
 
@@ -391,7 +344,7 @@ impl Exec {
             return None;
         }
         let (pid, _) = self.shepherd.as_ref()?;
-        let used = super::house::tended::cpu_of_tree(*pid);
+        let used = crate::tree::cpu_time_of(*pid);
         let left = self.cpu_limit.saturating_sub(used);
         // With so many cores, CPU time can run out no sooner than this.
         let cores = u32::try_from(millicpus.div_ceil(1000)).unwrap_or(u32::MAX).max(1);
@@ -438,38 +391,5 @@ impl Exec {
 
     pub(crate) fn called(&self) -> Option<BorrowedFd<'_>> {
         self.ear.as_ref().and_then(Ear::descriptor)
-    }
-}
-
-/// Our ends of a program's streams.
-#[derive(Default)]
-struct Streams {
-    input: Option<OwnedFd>,
-    outputs: [Option<OwnedFd>; 2],
-}
-
-impl Streams {
-    /// What to tell init, our ends, and theirs.
-    fn make(kind: &mut Kind) -> Result<(u8, Self, Vec<OwnedFd>)> {
-        match kind {
-            Kind::Program { order, .. } if order.terminal.is_some() => {
-                Ok((EXEC_ON_TERMINAL, Self::default(), Vec::new()))
-            }
-            Kind::Program { .. } | Kind::Trial => {
-                let (stdin, input) = pipe_with(PipeFlags::CLOEXEC)?;
-                let (out, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-                let (err, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-                for ours in [&input, &out, &err] {
-                    rustix::io::ioctl_fionbio(ours, true)?;
-                }
-                let ours = Self { input: Some(input), outputs: [Some(out), Some(err)] };
-                Ok((EXEC, ours, vec![stdin, stdout, stderr]))
-            }
-            Kind::Agent { socket } => {
-                let (ours, theirs) = crate::agent::pair()?;
-                *socket = Some(ours);
-                Ok((AGENT, Self::default(), vec![theirs]))
-            }
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! The life of a sandbox that stands: one loop that waits for whatever comes, and never for one thing alone.
 
 mod asked;
-pub(super) mod tended;
+mod tended;
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ use crate::plan::{Files, Plan};
 use crate::report::{At, Cause, Failed, Note, Step, Stopped};
 use crate::wire::{control_pair, sealed_memory};
 
+/// What a shepherd and its payload can have said that was not heard yet.
+const MAX_LAST_WORDS: usize = 16;
 /// How often the clocks of the whole sandbox are looked at.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -161,6 +163,7 @@ impl House {
         let place = self.execs.iter().position(|one| one.number == number)?;
         let trial = &mut self.execs[place];
         let found = trial.trial.take()?;
+        trial.trial_told = true;
         trial.gate = None; // which tells it to go
         Some(found)
     }
@@ -194,6 +197,10 @@ impl House {
         }
         self.init.end();
         for number in self.numbers() {
+            // What was said last is read first; then nobody is left at the other end, which ends it too.
+            for _ in 0..MAX_LAST_WORDS {
+                self.hear(number);
+            }
             self.finish(number, None);
         }
         let asked = self.ending.take().map(|ending| ending.asked_by).unwrap_or_default();

@@ -25,7 +25,7 @@ use crate::model::error::{Error, SpecError};
 use crate::model::level::Level;
 use crate::model::limits::LimitsRequest;
 use crate::model::receipt::Versions;
-use crate::model::request::RunRequest;
+use crate::model::request::{RunRequest, Workspace};
 use crate::model::sandbox::{ExecRequest, SandboxRequest};
 use crate::model::spec::{Spec, WORKSPACE};
 use crate::native::cgroups::Places;
@@ -63,7 +63,8 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
 
 /// Starts a keeper for it and waits until it stands: every layer was verified on a payload that ran nothing.
 pub async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
-    engine.sweep_once();
+    // What killed keepers left: whoever lives long meets many of them.
+    sweep::sweep(engine.host());
     let (control, theirs) = wire::control_pair().map_err(backend("make a socket"))?;
     rustix::io::ioctl_fionbio(&control, true).map_err(backend("make a socket"))?;
     let first = spawn::with_socket(engine.launcher(), &[LIVING_ROLE], theirs)
@@ -148,7 +149,11 @@ fn make(
     keeper: u32,
     places: &Result<Places, String>,
 ) -> Result<Planned, Error> {
-    let (spec, host) = (&raise.spec, engine.host());
+    let host = engine.host();
+    // A shared directory may hold sockets of the host: the filter then refuses what could reach them.
+    let shared = raise.workspace.as_ref();
+    let workspace = shared.map(|one| Workspace { path: one.path.clone(), writable: one.writable });
+    let spec = &Spec { workspace, ..raise.spec.clone() };
     let (uid, gid) = raise.owner;
     if spec.level >= Level::Strict
         && !host.is_root()
@@ -256,6 +261,7 @@ fn write_down(engine: &Engine, raise: &Raise, planned: &Planned) -> Result<(), E
         environment: planned.plan.program.environment.clone(),
         allow_syscalls: raise.spec.allow_syscalls.clone(),
         deny_syscalls: raise.spec.deny_syscalls.clone(),
+        refuse_unix_sockets: raise.workspace.is_some(),
         missing: planned.missing.clone(),
         spec_digest: raise.spec.digest(),
         versions: Versions {

@@ -13,12 +13,11 @@ use crate::native::layout;
 const BASE: [&str; 8] = ["dev", "etc", "home", "proc", "tmp", "usr", "var", "workspace"];
 
 /// What belongs to the sandbox from its beginning, with its mode.
-const OWN: [(&str, u32); 11] = [
+const OWN: [(&str, u32); 10] = [
     ("etc", 0o755),
     ("home", 0o755),
     ("home/sandbox", 0o755),
     ("opt", 0o755),
-    ("run", 0o755),
     ("srv", 0o755),
     ("tmp", 0o1777),
     ("var", 0o755),

@@ -40,6 +40,7 @@ pub(super) struct Raised {
     pub environment: Vec<(String, String)>,
     pub allow_syscalls: Vec<String>,
     pub deny_syscalls: Vec<String>,
+    pub refuse_unix_sockets: bool,
     pub missing: Vec<Missing>,
     pub spec_digest: String,
     pub versions: Versions,
@@ -213,7 +214,7 @@ fn rules(raised: &Raised) -> Rules {
     let adjust = Adjust {
         allow: raised.allow_syscalls.clone(),
         deny: raised.deny_syscalls.clone(),
-        refuse_unix_sockets: false,
+        refuse_unix_sockets: raised.refuse_unix_sockets,
     };
     Rules { profile, adjust, hearing: Hearing::Refusals }
 }

@@ -1,6 +1,5 @@
 //! What is heard of execs: their shepherds, their output, what they are refused, and their clocks.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use belljar_sys::{Errno, Result, fd};
@@ -100,7 +99,9 @@ impl House {
         exec.stopped = Some(failed.stopped);
         exec.gate = None;
         if matches!(exec.kind, Kind::Trial) {
-            exec.trial.get_or_insert(Err(failed));
+            if !exec.trial_told {
+                exec.trial.get_or_insert(Err(failed));
+            }
             return;
         }
         let asked = exec.asked_by.take();
@@ -226,8 +227,8 @@ impl House {
         self.buffer = buffer;
         let exec = &mut self.execs[place];
         (exec.ended, exec.line, exec.gate) = (true, None, None);
-        exec.input = crate::living::exec::Input::default();
-        if let (Kind::Trial, None) = (&exec.kind, &exec.trial) {
+        exec.input = crate::living::streams::Input::default();
+        if let (Kind::Trial, None, false) = (&exec.kind, &exec.trial, exec.trial_told) {
             exec.trial = Some(Err(Stopped::new(Step::Fork, Errno::CHILD).into()));
         }
         if exec.released.is_none() {
@@ -374,34 +375,4 @@ impl House {
         self.living.last_used = Instant::now();
         Ok(())
     }
-}
-
-/// proc(5) counts in hundredths of a second, whatever the kernel's own tick is.
-const TICK: Duration = Duration::from_millis(10);
-/// Processes looked at; a sandbox with more is over its limit of CPU time soon enough.
-const MAX_PROCESSES: usize = 4096;
-
-/// The CPU time of a process and all that descends from it, those that have ended included.
-pub(crate) fn cpu_of_tree(top: u32) -> Duration {
-    let mut waiting = vec![top];
-    let mut sum = Duration::ZERO;
-    let mut seen = 0;
-    while let Some(pid) = waiting.pop()
-        && seen < MAX_PROCESSES
-    {
-        seen += 1;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let fields = stat.rfind(')').and_then(|end| stat.get(end + 1..)).unwrap_or_default();
-        let fields = fields.split_ascii_whitespace().skip(11).take(4);
-        let ticks: u32 = fields.filter_map(|one| one.parse::<u32>().ok()).sum();
-        sum += TICK * ticks;
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for thread in threads {
-            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            waiting.extend(
-                children.split_ascii_whitespace().filter_map(|one| one.parse::<u32>().ok()),
-            );
-        }
-    }
-    sum
 }
