@@ -109,21 +109,20 @@ pub enum Position {
 
 /// An agent for one operation.
 struct Lease {
-    line: Option<Line>,
+    line: Line,
     files: Arc<Inner>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Lease {
     fn line(&mut self) -> &mut Line {
-        #[expect(clippy::expect_used, reason = "it is taken only when this is dropped")]
-        self.line.as_mut().expect("a lease has its line")
+        &mut self.line
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(line) = self.line.take() else { return };
+        let line = self.line.take();
         let mut idle = self.files.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE && line.is_clean() {
             idle.push(line);
@@ -178,7 +177,7 @@ impl Files {
             Some(line) => line,
             None => self.line(path).await?,
         };
-        Ok(Lease { line: Some(line), files: Arc::clone(&self.0), _place: place })
+        Ok(Lease { line, files: Arc::clone(&self.0), _place: place })
     }
 
     /// A new agent.
@@ -348,7 +347,7 @@ impl Files {
     ) -> Result<(), FileError> {
         self.budget().entry().map_err(|fault| fault.at(path.bytes()))?;
         let request = Request::MakeDirectory { place: path.place(), mode, parents };
-        self.change(&request, &[path]).await
+        self.change(&request, path, &[path]).await
     }
 
     /// Gives a file or directory another name. Unless it may replace what is there, nothing is.
@@ -359,7 +358,7 @@ impl Files {
         replace: bool,
     ) -> Result<(), FileError> {
         let request = Request::Move { from: from.place(), to: to.place(), replace };
-        self.change(&request, &[from, to]).await
+        self.change(&request, from, &[from, to]).await
     }
 
     pub async fn symlink(&self, path: &InsidePath, target: &[u8]) -> Result<(), FileError> {
@@ -370,18 +369,18 @@ impl Files {
         }
         self.budget().entry().map_err(|fault| fault.at(path.bytes()))?;
         let request = Request::Symlink { place: path.place(), target: Bytes::from(target) };
-        self.change(&request, &[path]).await
+        self.change(&request, path, &[path]).await
     }
 
     /// Permission bits; setuid, setgid and sticky are never set.
     pub async fn set_mode(&self, path: &InsidePath, mode: u32) -> Result<(), FileError> {
-        self.change(&Request::SetMode { place: path.place(), mode }, &[]).await
+        self.change(&Request::SetMode { place: path.place(), mode }, path, &[]).await
     }
 
     pub async fn set_modified(&self, path: &InsidePath, modified_ms: i64) -> Result<(), FileError> {
         let nanos = u32::try_from(modified_ms.rem_euclid(1000)).unwrap_or(0) * 1_000_000;
         let modified = Time { seconds: modified_ms.div_euclid(1000), nanos };
-        self.change(&Request::SetTimes { place: path.place(), modified }, &[]).await
+        self.change(&Request::SetTimes { place: path.place(), modified }, path, &[]).await
     }
 
     /// Takes away a file, a link or an empty directory; with `recursive` a whole tree. How many entries that were.
@@ -406,14 +405,18 @@ impl Files {
         Err(FileFault::Refused(why.to_owned()).at(path.bytes()))
     }
 
-    /// One change of names, which is on the disk when this returns.
-    async fn change(&self, request: &Request, names: &[&InsidePath]) -> Result<(), FileError> {
-        let first = names.first().map_or(&b""[..], |path| path.bytes());
-        let mut lease = self.lease(first).await?;
+    /// One change at `path`; the names that it makes or takes away are on the disk when this returns.
+    async fn change(
+        &self,
+        request: &Request,
+        path: &InsidePath,
+        names: &[&InsidePath],
+    ) -> Result<(), FileError> {
+        let mut lease = self.lease(path.bytes()).await?;
         let line = lease.line();
-        line.act(request, first).await?;
-        for path in names {
-            sync_directory(line, path).await?;
+        line.act(request, path.bytes()).await?;
+        for name in names {
+            sync_directory(line, name).await?;
         }
         Ok(())
     }

@@ -64,7 +64,8 @@ impl Handles {
                 let mut flags = OFlags::WRONLY;
                 flags.set(OFlags::CREATE, create);
                 flags.set(OFlags::APPEND, append);
-                // Its name is new on the disk too, then.
+                // Its name is new on the disk too, then, where the last link leads.
+                let spot = spot.follow_last()?;
                 let above = if create { Some(spot.split()?.0) } else { None };
                 let (file, stat) = open_regular(&spot, flags, mode & PLAIN_MODE)?;
                 if truncate {

@@ -24,7 +24,8 @@ const STRANGE: &str = "answered something that it was not asked";
 /// One agent's socket. It is as good as new between two questions, if nothing was left open.
 #[derive(Debug)]
 pub(super) struct Line {
-    socket: UnixStream,
+    /// `None` once it was handed on.
+    socket: Option<UnixStream>,
     patience: Duration,
     last: u64,
     /// A question was asked and its answer not heard.
@@ -46,13 +47,27 @@ impl Line {
         let socket = StdStream::from(socket);
         socket.set_nonblocking(true)?;
         let socket = UnixStream::from_std(socket)?;
-        Ok(Self { socket, patience, last: 0, waiting: false, open: 0, fault_at: Vec::new() })
+        Ok(Self {
+            socket: Some(socket),
+            patience,
+            last: 0,
+            waiting: false,
+            open: 0,
+            fault_at: Vec::new(),
+        })
+    }
+
+    /// Hands it on; what stays is of no use.
+    pub(super) fn take(&mut self) -> Self {
+        let (socket, fault_at) = (self.socket.take(), Vec::new());
+        Self { socket, fault_at, ..*self }
     }
 
     /// Whether somebody else may go on with it.
     pub(super) fn is_clean(&self) -> bool {
         // Nothing to read, and not closed either.
-        let quiet = self.socket.try_read(&mut [0]);
+        let Some(socket) = &self.socket else { return false };
+        let quiet = socket.try_read(&mut [0]);
         !self.waiting
             && self.open == 0
             && quiet.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
@@ -72,6 +87,7 @@ impl Line {
         self.waiting = false;
         if let Answer::Fault { fault, at } = answer {
             self.fault_at = at.0;
+            self.fault_at.truncate(MAX_PATH_BYTES);
             return Err(FileFault::told(fault));
         }
         Ok(answer)
@@ -79,14 +95,15 @@ impl Line {
 
     async fn exchange(&mut self, request: &Request) -> Result<Answer, FileFault> {
         let lost = |_| FileFault::agent("ended");
+        let socket = self.socket.as_mut().ok_or_else(|| FileFault::agent("is somebody else's"))?;
         self.last += 1;
-        self.socket.write_all(&request.frame(self.last)).await.map_err(lost)?;
+        socket.write_all(&request.frame(self.last)).await.map_err(lost)?;
         let mut length = [0; 4];
-        self.socket.read_exact(&mut length).await.map_err(lost)?;
+        socket.read_exact(&mut length).await.map_err(lost)?;
         let rest =
             rest_of_frame(length).ok_or_else(|| FileFault::agent("sent too much at once"))?;
         let mut frame = vec![0; rest];
-        self.socket.read_exact(&mut frame).await.map_err(lost)?;
+        socket.read_exact(&mut frame).await.map_err(lost)?;
         match Answer::read(&frame) {
             Some((id, answer)) if id == self.last => Ok(answer),
             _ => Err(FileFault::agent(STRANGE)),

@@ -113,6 +113,12 @@ fn directories_are_made_moved_and_removed() {
     assert_eq!(rename("a/file", "other", false), Err(FileFault::Exists));
     assert_eq!(rename("a/file", "other", true), Ok(()));
     assert_eq!(rename("a", "moved", false), Ok(()));
+    let mode = block_on(files.set_mode(&path("nowhere"), 0o600)).unwrap_err();
+    assert_eq!(mode.to_string(), "/workspace/nowhere: does not exist");
+    assert_eq!(fault(block_on(files.set_mode(&path("other"), 0o4711))), Ok(()));
+    assert_eq!(fault(block_on(files.set_modified(&path("other"), 1_234_567_890_123))), Ok(()));
+    let told = block_on(files.stat(&path("other"))).unwrap();
+    assert_eq!((told.mode, told.modified_ms), (0o711, 1_234_567_890_123));
     let remove =
         |at: &str, all| block_on(files.remove(&path(at), all)).map_err(|error| error.fault);
     assert_eq!(remove("moved", false), Err(FileFault::NotEmpty));
