@@ -110,10 +110,8 @@ impl StoreError {
     }
 
     fn errno(&self) -> Option<i32> {
-        match self {
-            Self::Io { source, .. } => source.raw_os_error(),
-            _ => None,
-        }
+        let Self::Io { source, .. } = self else { return None };
+        source.raw_os_error()
     }
 
     pub(crate) fn is_full(&self) -> bool {
