@@ -452,7 +452,7 @@ fn open_workspace(request: &SandboxRequest) -> Result<Option<CopiedWorkspace>, S
     if !status.is_dir() {
         return Err(wrong("is no directory".to_owned()).into());
     }
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     Ok(Some(CopiedWorkspace {
         path,
         identity: (status.dev(), status.ino()),
