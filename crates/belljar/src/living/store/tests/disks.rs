@@ -1,5 +1,7 @@
 //! Disks with a file system of their own. They need root and loop devices; `cargo xtask test` runs as root.
 
+use std::io::Write;
+
 use super::*;
 
 #[test]
