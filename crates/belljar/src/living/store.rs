@@ -10,10 +10,12 @@ mod compare;
 mod copy;
 mod diff;
 mod disk;
+mod error;
 mod fork;
 mod history;
 mod merge;
 mod name;
+mod ownership;
 mod points;
 mod record;
 mod steps;
@@ -27,14 +29,11 @@ mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-use belljar_sys::Errno;
-use rustix::fs::FlockOperation;
 
 use crate::model::error::SpecError;
 use crate::model::sandbox::{SandboxRequest, SandboxState, WorkspaceMode};
@@ -43,7 +42,9 @@ pub(crate) use archive::ImportLimits;
 pub(crate) use attached::Attached;
 pub(crate) use diff::{Differences, MOST_CHANGES};
 pub(crate) use disk::{Ground, Owner, SheetId, Size};
+pub(crate) use error::StoreError;
 pub(crate) use name::{Name, Tag};
+use ownership::{Hold, lock, own_directory};
 pub(crate) use points::{Side, Taking};
 pub(crate) use record::{CopiedWorkspace, Displaced, Point, Record, replace, time_text};
 pub(crate) use workspace::{Committed, Conflicts, Left, Which};
@@ -68,65 +69,6 @@ pub(crate) struct StoreConfig {
     pub most_disk_bytes: Option<u64>,
     /// What disks stand on; what the host can do best unless told.
     pub ground: Option<Ground>,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    #[error("there is no sandbox {0}")]
-    NoSandbox(String),
-    #[error("the name {0} is taken. hint: remove that sandbox, or choose another name")]
-    Taken(Name),
-    #[error("{sandbox} has no point {tag}. hint: belljar sandbox snapshots {sandbox}")]
-    NoPoint { sandbox: Name, tag: String },
-    #[error("{sandbox} has a point {tag} already. hint: remove it, or choose another tag")]
-    PointTaken { sandbox: Name, tag: Tag },
-    #[error("nothing to {0}")]
-    Nothing(&'static str),
-    #[error("{what}: at most {most}. hint: {hint}")]
-    Full { what: String, most: u64, hint: &'static str },
-    #[error("{0} is being changed by another request")]
-    Busy(String),
-    #[error(
-        "{} is in use by process {pid}. hint: one server owns a state directory; stop it, or give another with --state",
-        .path.display()
-    )]
-    Owned { path: PathBuf, pid: String },
-    #[error("{} cannot be read: {reason}", .path.display())]
-    Damaged { path: PathBuf, reason: String },
-    #[error("the archive is refused: {0}")]
-    Archive(String),
-    #[error("{}: {source}", .path.display())]
-    Io { path: PathBuf, source: io::Error },
-    /// Only in tests: the point where a crash is tried.
-    #[error("stopped at {0}")]
-    Stopped(&'static str),
-}
-
-impl StoreError {
-    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Io { path, source }
-    }
-
-    fn errno(&self) -> Option<i32> {
-        match self {
-            Self::Io { source, .. } => source.raw_os_error(),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        [Errno::NOSPC, Errno::DQUOT].map(|errno| Some(errno.raw_os_error())).contains(&self.errno())
-    }
-
-    /// The host lacks the means, rather than the operation having failed.
-    fn is_missing(&self) -> bool {
-        let missing =
-            [Errno::PERM, Errno::ACCESS, Errno::NOENT, Errno::NXIO, Errno::NODEV, Errno::NOSYS];
-        missing.map(|errno| Some(errno.raw_os_error())).contains(&self.errno())
-    }
 }
 
 /// A sandbox that is to be made.
@@ -405,28 +347,6 @@ fn low_bits(number: u64) -> u32 {
     u32::try_from(number % UIDS).unwrap_or(0)
 }
 
-/// A change in progress.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    held: Arc<Mutex<BTreeSet<String>>>,
-    what: String,
-}
-
-impl Hold {
-    fn take(held: &Arc<Mutex<BTreeSet<String>>>, what: &str) -> Option<Self> {
-        let mut all = held.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let new = all.insert(what.to_owned());
-        new.then(|| Self { held: Arc::clone(held), what: what.to_owned() })
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let mut all = self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        all.remove(&self.what);
-    }
-}
-
 /// The trees that a sandbox has of its own.
 fn trees_of(record: &Record) -> &'static [&'static str] {
     if record.workspace.is_some() { &["root", "usr", "workspace"] } else { &["root", "usr"] }
@@ -460,51 +380,12 @@ fn open_workspace(request: &SandboxRequest) -> Result<Option<CopiedWorkspace>, S
     if !status.is_dir() {
         return Err(wrong("is no directory".to_owned()).into());
     }
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     Ok(Some(CopiedWorkspace {
         path,
         identity: (status.dev(), status.ino()),
         since: (now.tv_sec, now.tv_nsec),
     }))
-}
-
-/// Makes the directory if it is not there. One that others may write is refused: they could replace what is in it.
-fn own_directory(path: &Path) -> Result<(), StoreError> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(StoreError::io(path))?;
-    let status = fs::symlink_metadata(path).map_err(StoreError::io(path))?;
-    let own = status.uid() == rustix::process::geteuid().as_raw();
-    if own && status.is_dir() && status.mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    let why = format!(
-        "must be a directory of your own, writable by you alone (it has mode {:o}, owner {})",
-        status.mode() & 0o7777,
-        status.uid()
-    );
-    Err(StoreError::io(path)(io::Error::other(why)))
-}
-
-fn lock(sandboxes: &Path) -> Result<File, StoreError> {
-    let path = sandboxes.join("lock");
-    let opened =
-        fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = opened.map_err(StoreError::io(&path))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            file.take(20).read_to_string(&mut pid).map_err(StoreError::io(&path))?;
-            return Err(StoreError::Owned {
-                path: sandboxes.to_owned(),
-                pid: pid.trim().to_owned(),
-            });
-        }
-        Err(errno) => return Err(StoreError::io(&path)(errno.into())),
-    }
-    let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    written.map_err(StoreError::io(&path))?;
-    Ok(file)
 }
 
 fn new_id() -> Result<String, StoreError> {

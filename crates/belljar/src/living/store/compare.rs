@@ -1,6 +1,6 @@
 //! Comparing two points, of one sandbox or of related ones.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::diff::{Differences, Gathered, MOST_CHANGES, Sides, differences};
 use super::disk::SheetId;
@@ -50,7 +50,7 @@ impl Store {
             let sheets = sheets.iter().rev().filter(|sheet| is_seen(after.0, tree, sheet));
             let paths = sheets.map(|sheet| self.disks.all.sheet(sheet).join(tree));
             let paths: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
-            paths.iter().map(|path| place(path)).collect::<Result<Vec<_>, _>>()
+            paths.iter().map(|path| place(path.as_path())).collect::<Result<Vec<_>, _>>()
         };
         let mut common = open(&old[..same])?;
         let base = self.base_of(after.0, tree);
@@ -76,6 +76,6 @@ impl Store {
     }
 }
 
-fn place(path: &PathBuf) -> Result<Place, StoreError> {
+fn place(path: &Path) -> Result<Place, StoreError> {
     Place::open(path).map_err(StoreError::io(path))
 }

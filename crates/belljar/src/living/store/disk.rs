@@ -234,7 +234,7 @@ pub(super) fn mount_image(image: &Path, target: &Path) -> Result<(), StoreError>
     let place = rustix::fs::open(target, flags, Mode::empty());
     let place = place.map_err(|errno| StoreError::io(target)(errno.into()))?;
     for _ in 0..MOST_MOUNT_TRIES {
-        let (_held, device) = match loop_device_of(image) {
+        let (held, device) = match loop_device_of(image) {
             Some(device) => (None, device),
             None => {
                 let file = fs::OpenOptions::new().read(true).write(true).open(image);
@@ -247,7 +247,7 @@ pub(super) fn mount_image(image: &Path, target: &Path) -> Result<(), StoreError>
         };
         match belljar_sys::mount::ext4(&device, &place) {
             // The device that we found was just being cleared.
-            Err(Errno::NXIO | Errno::BUSY | Errno::INVAL | Errno::IO) if _held.is_none() => {}
+            Err(Errno::NXIO | Errno::BUSY | Errno::INVAL | Errno::IO) if held.is_none() => {}
             result => return result.map_err(|errno| StoreError::io(target)(errno.into())),
         }
     }

@@ -34,10 +34,10 @@ fn refused(reason: impl Into<String>) -> StoreError {
 }
 
 fn cut(error: io::Error) -> StoreError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => refused("it ends too early"),
-        _ => StoreError::io(Path::new("the archive"))(error),
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return refused("it ends too early");
     }
+    StoreError::io(Path::new("the archive"))(error)
 }
 
 impl<'a> Reader<'a> {
@@ -88,7 +88,11 @@ impl<'a> Reader<'a> {
                     }
                     entry.link(path).map_err(|error| entry.failed(error))?;
                 }
-                _ => entry.make().map_err(|error| entry.failed(error))?,
+                What::Directory { .. }
+                | What::Symlink { .. }
+                | What::Fifo
+                | What::Socket
+                | What::Removed => entry.make().map_err(|error| entry.failed(error))?,
             }
         }
         for item in entries.iter().rev().filter(|item| matches!(item.what, What::Directory { .. }))
