@@ -11,7 +11,7 @@ __bj_begin() {
   __bj_call=$1
   printf '\x1e%s%se000e{"begin":true}' "$__bj_nonce" "$__bj_call" >&250
   { : 249>&1; } 2>/dev/null || exec 1>&250
-  { : 249>&2; } 2>/dev/null || exec 2>&251
+  : 249>&2 || exec 2>&251
 }
 __bj_end() {
   local __bj_told='{"end":true,"status":'$1',"stopped":'${__bj_stopped:-0}'}'

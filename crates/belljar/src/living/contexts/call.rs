@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::Settings;
 use super::channel::{Channel, Heard};
@@ -67,6 +67,8 @@ pub(super) struct Call<'a> {
     deadline: Instant,
     timeout: Duration,
     grace: Duration,
+    /// Node loses a signal that comes just between two of its ways to take one: so it is sent again.
+    again: Option<Duration>,
     /// Most that it may write.
     output_bytes: u64,
     events: &'a mpsc::Sender<CodeEvent>,
@@ -96,6 +98,7 @@ impl<'a> Call<'a> {
             deadline: Instant::now() + timeout,
             timeout,
             grace: settings.grace,
+            again: None,
             output_bytes: settings.output_bytes,
             events,
             acts,
@@ -108,6 +111,11 @@ impl<'a> Call<'a> {
             is_strange: false,
             is_muted: false,
         }
+    }
+
+    /// Interrupts until they are heeded, so far apart.
+    pub(super) fn interrupt_again(&mut self, after: Duration) {
+        self.again = Some(after);
     }
 
     /// Listens until it has ended.
@@ -138,6 +146,9 @@ impl<'a> Call<'a> {
                         return self.kill(line).await;
                     }
                 },
+                () = sleep(self.again.unwrap_or_default()), if self.stop.is_some() && self.again.is_some() => {
+                    line.channel.signal(SIGINT).await?;
+                }
                 () = self.events.closed(), if is_free => self.halt(line, Stop::Abandoned).await?,
             }
         }

@@ -21,6 +21,8 @@ use crate::model::outcome::{FaultDomain, Verdict};
 use crate::model::sandbox::{CodeError, CodeEvent, CodeResult, ContextInfo, ExecEnd};
 
 const SIGINT: i32 = 2;
+/// Between two interrupts of the same call of node.
+const AGAIN: Duration = Duration::from_millis(250);
 /// A process that had died before it took up the code is replaced; one that does so at once is not.
 const STARTS: usize = 2;
 
@@ -215,6 +217,9 @@ impl Context {
             let started = CodeEvent::Started { context, count, restarted };
             let id = digits()?[..CALL_DIGITS].to_owned();
             let mut call = Call::new(id, asked.timeout, &asked.settings, events, acts, started);
+            if self.language == Language::Node {
+                call.interrupt_again(AGAIN);
+            }
             let order = Order { call: &call.id, number: count, code: &asked.code, env: &asked.env };
             // One that has ended does not take it; that is heard next.
             there.channel.write(&self.language.request(&order)).await.ok();
@@ -264,6 +269,10 @@ impl Context {
     fn error_of(&self, told: Told, stop: Option<Stop>) -> Option<CodeError> {
         let was_stopped = told.stopped == Some(1);
         let error = match (told.error, told.status) {
+            // A program that node waited for ended by the same signal, and was first to be heard of.
+            (Some(error), _) if self.language == Language::Node && stop == Some(Stop::Asked) => {
+                Some(CodeError { name: "Interrupted".to_owned(), ..error })
+            }
             (Some(error), _) => Some(error),
             (None, Some(status)) if status != 0 && !was_stopped => Some(CodeError {
                 name: "ExitStatus".to_owned(),

@@ -12,10 +12,9 @@ const MAX_FRAME = 4000; // with its head below PIPE_BUF: written at once, or oth
 const MAX_TEXT = 1 << 20, MAX_RESULT = 14 << 20;
 const INTERRUPTED = "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 
-const session = new inspector.Session();
-session.connect();
+let session = null;
 const nap = new Int32Array(new SharedArrayBuffer(4));
-let nonce = null, call = "00000000", waiting = [], busy = false, interrupt = null, exception = null;
+let nonce = null, call = "00000000", waiting = [], busy = false, interrupt = null;
 
 function write(fd, bytes) {
   for (let at = 0; at < bytes.length;) {
@@ -136,6 +135,10 @@ async function run(order) {
   const before = Object.keys(order.env).map((key) => [key, own.env[key]]);
   Object.assign(own.env, order.env);
   let error = null;
+  // A new one each time: an interrupt may leave the last in the middle of something.
+  session?.disconnect();
+  session = new inspector.Session();
+  session.connect();
   try {
     const stopped = new Promise((_, reject) => {
       interrupt = () => reject(Object.assign(new Error("interrupted"), { code: INTERRUPTED }));

@@ -144,11 +144,11 @@ async fn nothing_that_code_does_to_its_streams_reaches_the_next_call() {
 #[tokio::test]
 async fn copies_threads_and_other_processes_write_where_they_should() {
     let all = contexts();
-    let code = "import os, subprocess\nif os.fork() == 0:\n    print('child')\nelse:\n    os.wait()\n\
-                subprocess.run(['sh', '-c', 'echo sub; echo bad >&2'])\nos.write(1, b'raw\\0\\xff\\n')\n7";
+    let code = "import os, subprocess\nsubprocess.run(['sh', '-c', 'echo sub; echo bad >&2'])\n\
+                os.write(1, b'raw\\0\\xff\\n')\nif os.fork() == 0:\n    print('child')\nelse:\n    os.wait()\n7";
     let told = run(&all, "python", code).await;
     assert_eq!(value(&told), "7");
-    assert_eq!(told.stdout, "child\nsub\nraw\0\u{fffd}\n");
+    assert_eq!(told.stdout, "sub\nraw\0\u{fffd}\nchild\n");
     assert_eq!(told.stderr, "bad\n");
     let thread = "import threading\ngo = threading.Event()\n\
                   def later():\n    go.wait()\n    print('late')\n\
