@@ -7,8 +7,8 @@
 
 mod code;
 pub(crate) mod contexts;
-pub(crate) mod files;
 mod execs;
+pub(crate) mod files;
 mod following;
 mod lifecycle;
 mod logs;
@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use store::{Base, Record, Store, StoreConfig, StoreError};
+use store::{Base, Holder, Record, Store, StoreConfig, StoreError};
 
 use crate::engine::Engine;
 use crate::model::error::Error;
@@ -54,8 +54,22 @@ pub struct Sandboxes {
 impl Sandboxes {
     /// Takes the state directory over, finds what lives, and clears away what did not come to an end.
     pub async fn open(engine: &Engine, state: &Path) -> Result<Self, Error> {
+        Self::open_as(engine, state, Holder::Server).await
+    }
+
+    /// The same for a command, which waits for others and can [let go](Self::let_go).
+    pub async fn open_briefly(engine: &Engine, state: &Path) -> Result<Self, Error> {
+        Self::open_as(engine, state, Holder::Command).await
+    }
+
+    /// Lets others have the state directory, until something is changed here again.
+    pub fn let_go(&self) {
+        self.store.let_go();
+    }
+
+    async fn open_as(engine: &Engine, state: &Path, holder: Holder) -> Result<Self, Error> {
         let (state, volumes) = (state.to_owned(), state.join(VOLUMES));
-        let store = blocking(move || open_store(&state)).await?;
+        let store = blocking(move || open_store(&state, holder)).await?;
         let this =
             Self { engine: engine.clone(), store: Arc::new(store), volumes, slots: Arc::default() };
         let mut live = BTreeSet::new();
@@ -92,7 +106,7 @@ impl Sandboxes {
     }
 }
 
-fn open_store(state: &Path) -> Result<Store, Error> {
+fn open_store(state: &Path, holder: Holder) -> Result<Store, Error> {
     let base = Base { root: state.join(BASE), usr: PathBuf::from("/usr") };
     let store = Store::open(StoreConfig {
         state: state.to_owned(),
@@ -100,6 +114,7 @@ fn open_store(state: &Path) -> Result<Store, Error> {
         most_sandboxes: MOST_SANDBOXES,
         most_disk_bytes: None,
         ground: None,
+        holder,
     })?;
     if !base.root.exists() {
         // Whole or not at all: a crash leaves only what the next one replaces.

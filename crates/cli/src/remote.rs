@@ -48,7 +48,9 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Here(error) => render::error_code(error),
-            Self::Told(problem) if matches!(&*problem.kind, "spec" | "screened" | "not_found" | "conflict") => {
+            Self::Told(problem)
+                if matches!(&*problem.kind, "spec" | "screened" | "not_found" | "conflict") =>
+            {
                 render::BAD_REQUEST
             }
             Self::Told(_) => render::OURS,

@@ -48,10 +48,9 @@ pub(crate) fn verdict_code(verdict: &Verdict, exit_code: Option<i32>) -> u8 {
 /// The one mapping from an Error to an exit code.
 pub(crate) fn error_code(error: &Error) -> u8 {
     match error {
-        Error::Spec(_)
-        | Error::Screened(_)
-        | Error::NotFound { .. }
-        | Error::Conflict { .. } => BAD_REQUEST,
+        Error::Spec(_) | Error::Screened(_) | Error::NotFound { .. } | Error::Conflict { .. } => {
+            BAD_REQUEST
+        }
         Error::Cancelled => CANCELLED,
         Error::Setup { .. }
         | Error::NotVerified { .. }

@@ -33,7 +33,7 @@ impl Local {
     pub async fn open(config: Config, state: PathBuf) -> Result<Self, Error> {
         token::state_directory(&state)?;
         let engine = Arc::new(Engine::open(config)?);
-        let sandboxes = Sandboxes::open(&engine, &state).await?;
+        let sandboxes = Sandboxes::open_briefly(&engine, &state).await?;
         let server = Arc::new(Server {
             engine,
             queue: Queue::new(NonZeroUsize::MIN, 0),
@@ -46,6 +46,11 @@ impl Local {
         });
         let router = http::router(Arc::clone(&server));
         Ok(Self { server, router })
+    }
+
+    /// Lets other commands have the sandboxes while this one only looks on.
+    pub fn let_go(&self) {
+        self.server.sandboxes.let_go();
     }
 
     /// A connection to it.

@@ -99,7 +99,12 @@ impl Answer {
     /// The same where something may have been made.
     pub(super) fn json_of_success(&self) -> Result<Value> {
         let text = || String::from_utf8_lossy(&self.body);
-        ensure!((200..300).contains(&self.status), "the server answered {}: {}", self.status, text());
+        ensure!(
+            (200..300).contains(&self.status),
+            "the server answered {}: {}",
+            self.status,
+            text()
+        );
         serde_json::from_slice(&self.body).with_context(|| format!("no JSON: {}", text()))
     }
 }

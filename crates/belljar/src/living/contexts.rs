@@ -31,7 +31,7 @@ mod tests;
 
 use self::context::{Asked, Context};
 
-pub(crate) use self::channel::{Channel, Heard, Place, Soon, Start};
+use self::channel::Place;
 pub(crate) use self::program::Language;
 
 /// Contexts of one sandbox.

@@ -8,9 +8,7 @@ use super::store::Ground;
 use super::{Sandboxes, blocking};
 use crate::execution_id::new_id;
 use crate::model::error::{Error, SpecError};
-use crate::model::sandbox::{
-    ExecEvent, ExecInfo, ExecRequest, ExecState, TerminalSize,
-};
+use crate::model::sandbox::{ExecEvent, ExecInfo, ExecRequest, ExecState, TerminalSize};
 use crate::native::living;
 
 /// Signals by name; every other one goes by its number.
@@ -40,12 +38,17 @@ impl Sandboxes {
             self.keep_automatic(name).await?;
         }
         // Again: keeping a point may have stood it up anew.
-        let (_, lines) = if record.request.undo { self.lines(name).await? } else { (record, lines) };
+        let (_, lines) =
+            if record.request.undo { self.lines(name).await? } else { (record, lines) };
         let id = new_id()?;
         lines.living.exec(&id, &request).await?;
         let follow = lines.living.follow(&id, [0, 0]).await?;
         let following = Following::lives(id, follow);
-        Ok(if request.background { following } else { following.ends_with(Arc::clone(&lines.living)) })
+        Ok(if request.background {
+            following
+        } else {
+            following.ends_with(Arc::clone(&lines.living))
+        })
     }
 
     /// Every exec that is still known, the oldest first.

@@ -83,11 +83,15 @@ impl Following {
         let mut streams = [Capture::new(KEPT_BYTES), Capture::new(KEPT_BYTES)];
         loop {
             match self.next().await? {
-                Some(ExecEvent::Output { stream, data, .. }) => streams[stream as usize].push(&data.0),
+                Some(ExecEvent::Output { stream, data, .. }) => {
+                    streams[stream as usize].push(&data.0)
+                }
                 Some(ExecEvent::Ended(info)) => return Ok((info, streams.map(Capture::finish))),
                 Some(ExecEvent::Started { .. }) => {}
                 // What the logs have lost was more than we keep.
-                Some(ExecEvent::Gap { stream, from, to }) => streams[stream as usize].skip(to - from),
+                Some(ExecEvent::Gap { stream, from, to }) => {
+                    streams[stream as usize].skip(to - from)
+                }
                 None => return Err(Error::Lost { what: "the exec ended and nobody knows how" }),
             }
         }
@@ -96,7 +100,9 @@ impl Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        if let (Some(living), Ok(runtime)) = (self.ender.take(), tokio::runtime::Handle::try_current()) {
+        if let (Some(living), Ok(runtime)) =
+            (self.ender.take(), tokio::runtime::Handle::try_current())
+        {
             let id = std::mem::take(&mut self.id);
             // One that has ended meanwhile does not mind; one that cannot be told ends at its time limit.
             runtime.spawn(async move { living.signal(&id, KILL).await.ok() });

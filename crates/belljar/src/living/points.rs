@@ -60,9 +60,8 @@ impl Sandboxes {
     /// Keeps a point. What runs goes on.
     pub async fn snapshot(&self, name: &str, tag: Option<String>) -> Result<SnapshotInfo, Error> {
         let tag = tag.as_deref().map(Tag::new).transpose()?;
-        let point = self
-            .held(name, move |store, id, taking| store.snapshot(id, tag, taking))
-            .await?;
+        let point =
+            self.held(name, move |store, id, taking| store.snapshot(id, tag, taking)).await?;
         Ok(SnapshotInfo::from(&point))
     }
 
@@ -121,9 +120,7 @@ impl Sandboxes {
     ) -> Result<Vec<SandboxInfo>, Error> {
         let names = fork_names(name, count, new_name.as_deref(), &self.store.list())?;
         let names = names.into_iter().map(Some).collect();
-        let forks = self
-            .held(name, move |store, id, taking| store.fork(id, names, taking))
-            .await?;
+        let forks = self.held(name, move |store, id, taking| store.fork(id, names, taking)).await?;
         let mut told = Vec::with_capacity(forks.len());
         for fork in forks {
             told.push(self.told(&fork.id).await?);

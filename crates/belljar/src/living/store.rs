@@ -40,13 +40,14 @@ use crate::model::sandbox::{SandboxRequest, SandboxState, WorkspaceMode};
 
 pub(crate) use archive::ImportLimits;
 pub(crate) use attached::Attached;
-pub(crate) use diff::{Differences, MOST_CHANGES};
+pub(crate) use diff::Differences;
 pub(crate) use disk::{Ground, Owner, SheetId, Size};
 pub(crate) use error::StoreError;
 pub(crate) use name::{Name, Tag};
+pub(crate) use ownership::Holder;
 use ownership::{Hold, lock, own_directory};
 pub(crate) use points::{Side, Taking};
-pub(crate) use record::{CopiedWorkspace, Displaced, Point, Record, replace, time_text};
+pub(crate) use record::{CopiedWorkspace, Displaced, Record, replace, time_text};
 pub(crate) use workspace::{Committed, Conflicts, Left, Which};
 
 /// Ids that root gives the files of sandboxes, above those of runs and zygotes.
@@ -69,6 +70,7 @@ pub(crate) struct StoreConfig {
     pub most_disk_bytes: Option<u64>,
     /// What disks stand on; what the host can do best unless told.
     pub ground: Option<Ground>,
+    pub holder: Holder,
 }
 
 /// A sandbox that is to be made.
@@ -102,7 +104,9 @@ pub(crate) struct Store {
     /// Ids and names that a change is being made to.
     held: Arc<Mutex<BTreeSet<String>>>,
     steps: steps::Steps,
-    _lock: File,
+    /// Nothing while a command needs it for no change.
+    lock: Mutex<Option<File>>,
+    holder: Holder,
 }
 
 impl Store {
@@ -114,7 +118,7 @@ impl Store {
         for path in [&config.state, &sandboxes, &disks, &templates] {
             own_directory(path)?;
         }
-        let lock = lock(&sandboxes)?;
+        let lock = lock(&sandboxes, config.holder)?;
         let best = || if template::is_possible() { Ground::Image } else { Ground::Directory };
         let wanted = config.ground.unwrap_or_else(best);
         let disks = disk::Disks { root: disks, templates, wanted };
@@ -127,10 +131,28 @@ impl Store {
             records: Mutex::default(),
             held: Arc::default(),
             steps: steps::Steps::default(),
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
+            holder: config.holder,
         };
         store.read_records()?;
         Ok(store)
+    }
+
+    /// Lets others have the directory until something is changed here again.
+    pub(crate) fn let_go(&self) {
+        *self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+    }
+
+    /// Sees to it that the directory is ours, and the records are what is on the disk.
+    fn own(&self) -> Result<(), StoreError> {
+        let mut held = self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if held.is_none() {
+            *held = Some(lock(&self.sandboxes, self.holder)?);
+            drop(held);
+            self.records().clear();
+            self.read_records()?;
+        }
+        Ok(())
     }
 
     pub(crate) fn list(&self) -> Vec<Record> {
@@ -297,11 +319,13 @@ impl Store {
 
     /// Keeps others from changing the same sandbox meanwhile.
     fn hold(&self, id: &str) -> Result<Hold, StoreError> {
+        self.own()?;
         Hold::take(&self.held, id).ok_or_else(|| StoreError::Busy(shown(id)))
     }
 
     /// Keeps a name for a sandbox that is being made, if there may be one more.
     fn claim(&self, name: &Name, disk_bytes: u64) -> Result<Hold, StoreError> {
+        self.own()?;
         let records = self.records();
         if records.values().any(|record| record.name == *name) {
             return Err(StoreError::Taken(name.clone()));

@@ -204,7 +204,8 @@ async fn info(called: &Called, name: &str) -> Result<u8, Failure> {
     lines.extend(info.error.as_ref().map(|error| format!("error     {error}")));
     if let Some(usage) = &info.usage {
         let bytes = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), show_bytes);
-        let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |one| one.to_string());
+        let count =
+            |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |one| one.to_string());
         lines.push(format!("memory    {}", bytes(usage.memory_bytes)));
         lines.push(format!("disk      {}, {} files", bytes(usage.disk_bytes), count(usage.inodes)));
         lines.push(format!("processes {}, {} execs", count(usage.processes), usage.execs));

@@ -40,10 +40,7 @@ pub(crate) enum Way {
 
 impl Way {
     /// The server at this socket, or the user's own, or ourselves.
-    pub(crate) async fn find(
-        server: Option<&Path>,
-        state: Option<&Path>,
-    ) -> Result<Self, Failure> {
+    pub(crate) async fn find(server: Option<&Path>, state: Option<&Path>) -> Result<Self, Failure> {
         if let Some(path) = server {
             return match connect(path) {
                 Ok(_) => Ok(Self::Server(path.to_owned())),
@@ -51,12 +48,20 @@ impl Way {
             };
         }
         // A state directory that was named need not be the server's.
-        if let Some(path) = places::socket().filter(|path| state.is_none() && connect(path).is_ok()) {
+        if let Some(path) = places::socket().filter(|path| state.is_none() && connect(path).is_ok())
+        {
             return Ok(Self::Server(path));
         }
         let homeless = || SpecError::new("state", "has no default without HOME: give --state DIR");
         let state = state.map(Path::to_owned).or_else(places::state).ok_or_else(homeless)?;
         Ok(Self::Here(Box::new(Local::open(Config::default(), state).await?)))
+    }
+
+    /// Nothing is changed any more for a while: others may.
+    pub(crate) fn let_go(&self) {
+        if let Self::Here(local) = self {
+            local.let_go();
+        }
     }
 
     /// One request on a connection of its own.
@@ -88,8 +93,7 @@ impl Way {
             return Ok(response);
         }
         let text = collect(response).await?;
-        let problem: Problem =
-            serde_json::from_slice(&text).map_err(|error| lost(error.into()))?;
+        let problem: Problem = serde_json::from_slice(&text).map_err(|error| lost(error.into()))?;
         Err(Failure::Told(problem))
     }
 
@@ -196,7 +200,10 @@ pub(crate) async fn read<T: DeserializeOwned>(response: Response<Incoming>) -> R
 
 async fn collect(response: Response<Incoming>) -> Result<Bytes, Failure> {
     let body = http_body_util::Limited::new(response.into_body(), MAX_DOCUMENT_BYTES);
-    body.collect().await.map(|whole| whole.to_bytes()).map_err(|error| lost(io::Error::other(error)))
+    body.collect()
+        .await
+        .map(|whole| whole.to_bytes())
+        .map_err(|error| lost(io::Error::other(error)))
 }
 
 pub(crate) fn lost(source: io::Error) -> Failure {

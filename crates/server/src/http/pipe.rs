@@ -8,7 +8,9 @@ use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, SimplexStream, WriteHalf};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, ReadHalf, SimplexStream, WriteHalf,
+};
 
 use super::body;
 use crate::problem::Problem;
@@ -22,7 +24,10 @@ pub(crate) type Reader = ReadHalf<SimplexStream>;
 pub(crate) type Writer = WriteHalf<SimplexStream>;
 
 /// Gives a request's body to whoever reads it, as it comes. What goes wrong with either is told.
-pub(crate) async fn receive<T, F>(mut body: Body, take: impl FnOnce(Reader) -> F) -> Result<T, Problem>
+pub(crate) async fn receive<T, F>(
+    mut body: Body,
+    take: impl FnOnce(Reader) -> F,
+) -> Result<T, Problem>
 where
     F: Future<Output = Result<T, Problem>>,
 {

@@ -74,10 +74,7 @@ fn word(value: String) -> serde_json::Value {
     }
 }
 
-async fn create(
-    State(server): State<Arc<Server>>,
-    request: Request,
-) -> Result<Response, Problem> {
+async fn create(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
     let ours = is_ours(&server, &request);
     let asked: SandboxRequest = body::json(request).await?;
     if !ours && asked.workspace.as_ref().is_some_and(|one| one.path.is_some()) {

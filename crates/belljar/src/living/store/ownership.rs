@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use belljar_sys::Errno;
 use rustix::fs::FlockOperation;
@@ -29,24 +30,52 @@ pub(super) fn own_directory(path: &Path) -> Result<(), StoreError> {
     Err(StoreError::io(path)(io::Error::other(why)))
 }
 
-pub(super) fn lock(sandboxes: &Path) -> Result<File, StoreError> {
+/// As what a process takes a state directory: for its life, or for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Server,
+    Command,
+}
+
+impl Holder {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// How long commands are waited for, and how often it is looked whether they are done.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Takes the directory. A command that has it is waited for: it is done soon. A server is not.
+pub(super) fn lock(sandboxes: &Path, holder: Holder) -> Result<File, StoreError> {
     let path = sandboxes.join("lock");
     let opened =
         fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = opened.map_err(StoreError::io(&path))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            file.take(20).read_to_string(&mut pid).map_err(StoreError::io(&path))?;
-            return Err(StoreError::Owned {
-                path: sandboxes.to_owned(),
-                pid: pid.trim().to_owned(),
-            });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(StoreError::io(&path)(errno.into())),
         }
-        Err(errno) => return Err(StoreError::io(&path)(errno.into())),
+        let mut said = String::new();
+        file.rewind().map_err(StoreError::io(&path))?;
+        (&file).take(40).read_to_string(&mut said).map_err(StoreError::io(&path))?;
+        let (pid, as_what) = said.trim().split_once(' ').unwrap_or((said.trim(), ""));
+        if as_what == Holder::Server.word() || Instant::now() > deadline {
+            let (path, pid) = (sandboxes.to_owned(), pid.to_owned());
+            return Err(StoreError::Owned { path, pid });
+        }
+        std::thread::park_timeout(LOOK_AGAIN);
     }
-    let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    let words = format!("{} {}\n", std::process::id(), holder.word());
+    let written = file.rewind().and_then(|()| file.set_len(0));
+    let written = written.and_then(|()| file.write_all(words.as_bytes()));
     written.map_err(StoreError::io(&path))?;
     Ok(file)
 }

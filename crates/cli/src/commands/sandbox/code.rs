@@ -43,6 +43,7 @@ pub(super) async fn code(called: &Called, args: Code) -> Result<u8, Failure> {
         return Ok(if printed == 0 { u8::from(!result.ok) * FAILED } else { printed });
     }
     let response = called.way.send(Method::POST, &path, wire::NDJSON, json(&request)?).await?;
+    called.way.let_go();
     follow(Lines::of(response)).await
 }
 
@@ -51,7 +52,10 @@ pub(super) async fn code(called: &Called, args: Code) -> Result<u8, Failure> {
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Told {
     Started {},
-    Output { stream: Stream, text: String },
+    Output {
+        stream: Stream,
+        text: String,
+    },
     /// Shown with all others, at the end.
     Result {},
     Ended(Box<CodeResult>),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::super::run::{pairs, read_stdin};
 use super::{Called, at, terminal};
 use crate::args::sandbox::{Attach, Exec, How, Logs, Shell, SignalArgs};
-use crate::remote::sandboxes::{Lines, bytes, empty, json};
+use crate::remote::sandboxes::{Lines, bytes, empty, json, read};
 use crate::remote::{Failure, escaped};
 use crate::render::{self, Live};
 
@@ -58,19 +58,18 @@ fn request(how: &How, cmd: Vec<String>) -> Result<ExecRequest, SpecError> {
     })
 }
 
-async fn run(
-    called: &Called,
-    name: &str,
-    request: &ExecRequest,
-    raw: bool,
-) -> Result<u8, Failure> {
+async fn run(called: &Called, name: &str, request: &ExecRequest, raw: bool) -> Result<u8, Failure> {
     let path = at(name, "/exec");
     if request.background {
         let info: ExecInfo = called.way.post(&path, request).await?;
         return Ok(if called.json { render::json(&info) } else { render::line(&info.id) });
     }
     if called.json {
-        let answer = called.way.post::<serde_json::Value>(&path, request);
+        let answer = async {
+            let response = called.way.send(Method::POST, &path, wire::JSON, json(request)?);
+            let response = response.await?;
+            read::<serde_json::Value>(response).await
+        };
         let finished = tokio::select! {
             answer = answer => answer?,
             () = super::super::interrupted() => return Err(Error::Cancelled.into()),
@@ -81,6 +80,7 @@ async fn run(
         return Ok(if printed == 0 { code_of(&info) } else { printed });
     }
     let response = called.way.send(Method::POST, &path, wire::NDJSON, json(request)?).await?;
+    called.way.let_go();
     follow(Lines::of(response), raw).await
 }
 
@@ -164,6 +164,7 @@ pub(super) async fn attach(called: &Called, args: &Attach) -> Result<u8, Failure
     let exec = at(&args.name, &format!("/execs/{}", escaped(&args.id)));
     let path = format!("{exec}/events?stdout={}", args.from);
     let response = called.way.send(Method::GET, &path, wire::NDJSON, empty()).await?;
+    called.way.let_go();
     let following = follow(Lines::of(response), args.raw);
     if !args.stdin {
         return following.await;
@@ -202,6 +203,7 @@ pub(super) async fn logs(called: &Called, args: &Logs) -> Result<u8, Failure> {
     let question = words.collect::<Vec<_>>().join("&");
     let path = at(&args.name, &format!("/logs?{question}"));
     let mut lines = Lines::of(called.way.send(Method::GET, &path, wire::NDJSON, empty()).await?);
+    called.way.let_go();
     let mut live = Live::new(args.raw);
     loop {
         let next = tokio::select! {

@@ -58,7 +58,8 @@ async fn listing(called: &Called, name: &str, path: &str) -> Result<Listing, Fai
 
 /// A path inside as it may stand in an address. Relative ones are below /workspace.
 fn inside(path: &str) -> String {
-    let absolute = if path.starts_with('/') { path.to_owned() } else { format!("/workspace/{path}") };
+    let absolute =
+        if path.starts_with('/') { path.to_owned() } else { format!("/workspace/{path}") };
     absolute.split('/').map(escaped).collect::<Vec<_>>().join("/")
 }
 
@@ -71,7 +72,9 @@ enum Side<'a> {
 fn side(text: &str) -> Side<'_> {
     match text.split_once(':') {
         // As docker and scp have it: a path of ours that has a colon is written ./with:colon.
-        Some((name, path)) if !name.is_empty() && !name.contains('/') => Side::Inside { name, path },
+        Some((name, path)) if !name.is_empty() && !name.contains('/') => {
+            Side::Inside { name, path }
+        }
         Some(_) | None => Side::Host(Path::new(text)),
     }
 }
@@ -120,7 +123,8 @@ struct Uploaded {
 /// Into a directory if there is one, or if the path says so by its end; else under the new name.
 async fn upload(called: &Called, from: &Path, name: &str, path: &str) -> Result<Copied, Failure> {
     let own = from.file_name().map(|one| one.as_bytes().to_vec());
-    let own = own.ok_or_else(|| SpecError::new("A", "has no name of its own: give its full path"))?;
+    let own =
+        own.ok_or_else(|| SpecError::new("A", "has no name of its own: give its full path"))?;
     let is_directory = path.is_empty() || path.ends_with('/') || {
         let about = at(name, &format!("/files{}?stat=true", inside(path)));
         let about = called.way.get::<FileInfo>(&about).await;
@@ -179,6 +183,7 @@ async fn download(called: &Called, name: &str, path: &str, to: &Path) -> Result<
 pub(super) async fn watch(called: &Called, args: &PathInside) -> Result<u8, Failure> {
     let path = at(&args.name, &format!("/watch{}", inside(&args.path)));
     let mut lines = Lines::of(called.way.send(Method::GET, &path, wire::NDJSON, empty()).await?);
+    called.way.let_go();
     loop {
         let next = tokio::select! {
             next = lines.next::<serde_json::Value>() => next?,

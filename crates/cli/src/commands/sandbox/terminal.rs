@@ -51,7 +51,8 @@ impl Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         // What the program inside may have switched on: other screens, hidden cursors, mouse reports.
-        let calm = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m";
+        let calm =
+            b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m";
         std::io::stdout().write_all(calm).and_then(|()| std::io::stdout().flush()).ok();
         tcsetattr(std::io::stdin(), OptionalActions::Flush, &self.0).ok();
     }
@@ -78,6 +79,7 @@ pub(super) async fn open(
     let exec = at(name, &format!("/execs/{}", info.id));
     let events = format!("{exec}/events");
     let response = called.way.send(Method::GET, &events, wire::NDJSON, empty()).await?;
+    called.way.let_go();
     let raw = Raw::enter().map_err(lost)?;
     let ended = converse(called, &exec, Lines::of(response)).await;
     drop(raw);

@@ -53,10 +53,9 @@ fn wrong(error: FileError) -> Problem {
         FileFault::Denied | FileFault::ReadOnly => StatusCode::FORBIDDEN,
         FileFault::Full => StatusCode::INSUFFICIENT_STORAGE,
         FileFault::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        FileFault::Links
-        | FileFault::NameTooLong
-        | FileFault::TooDeep
-        | FileFault::Refused(_) => StatusCode::BAD_REQUEST,
+        FileFault::Links | FileFault::NameTooLong | FileFault::TooDeep | FileFault::Refused(_) => {
+            StatusCode::BAD_REQUEST
+        }
         FileFault::Kernel(_) | FileFault::Agent(_) | FileFault::Ours(_) => {
             StatusCode::INTERNAL_SERVER_ERROR
         }

@@ -214,7 +214,10 @@ fn broken(source: std::io::Error) -> Problem {
     told(belljar::Error::Backend { operation: "pass an archive on", source })
 }
 
-async fn changes(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<Difference> {
+async fn changes(
+    State(server): State<Arc<Server>>,
+    Path(name): Path<String>,
+) -> Answer<Difference> {
     server.sandboxes.workspace_changes(&name).await.map(axum::Json).map_err(told)
 }
 
