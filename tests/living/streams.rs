@@ -37,7 +37,7 @@ fn a_program_that_does_not_read_blocks_nobody() {
 fn a_terminal_is_one_and_can_be_resized() {
     let house = House::new();
     let script = "trap 'stty size' WINCH; tty; stty size; [ -t 0 -a -t 1 -a -t 2 ] && echo all; \
-                  ps -o tty= -p $$; read line; echo got $line";
+                  ps -o tty= -p $$; until read -t 0.1 line; do :; done; echo got $line";
     let request =
         ExecRequest { terminal: Some(TerminalSize { rows: 30, columns: 100 }), ..bash(script) };
     house.start("tty", &request);
