@@ -142,6 +142,7 @@ pub enum MapWriter {
 /// Where the program's files come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a process has one plan, and most have a root")]
 pub enum Files {
     /// The host's own tree, with a private directory to work in (levels without namespaces).
     Host { scratch: Scratch },

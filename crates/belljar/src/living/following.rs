@@ -36,7 +36,7 @@ pub struct Following {
 #[derive(Debug)]
 enum Source {
     Lives(Box<Follow>),
-    Ended(Replay),
+    Ended(Box<Replay>),
 }
 
 impl Following {
@@ -48,7 +48,7 @@ impl Following {
         let id = info.id.clone();
         let places = [(Stream::Stdout, from.stdout), (Stream::Stderr, from.stderr)];
         let replay = Replay { directory, places: places.to_vec(), info: Some(info) };
-        Self { id, source: Source::Ended(replay), ender: None }
+        Self { id, source: Source::Ended(Box::new(replay)), ender: None }
     }
 
     pub fn id(&self) -> &str {

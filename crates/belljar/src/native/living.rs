@@ -124,11 +124,10 @@ impl Living {
         let order = begin::order(id, request, &self.raised)?;
         let memory = begin::memory(&order)?;
         let (answer, _) = self.line.ask(Ask::Exec, &[], Some(&memory)).await?;
-        let checks = match answer {
-            Answer::Begun { checks } => checks,
-            Answer::Failed(failed) => return Err(begin::explain(failed, &order)),
-            other => return Err(unexpected(other)),
-        };
+        if let Answer::Failed(failed) = answer {
+            return Err(begin::explain(failed, &order));
+        }
+        let Answer::Begun { checks } = answer else { return Err(unexpected(answer)) };
         if let Some(data) = &request.stdin {
             let (living, id, data) = (self.clone(), id.to_owned(), data.0.clone());
             let keep = request.keep_stdin;
@@ -149,14 +148,11 @@ impl Living {
         while !rest.is_empty() {
             let now = &rest[..rest.len().min(MAX_INPUT_BYTES)];
             let ask = Ask::Input { exec: exec.to_owned() };
-            match self.line.ask(ask, now, None).await?.0 {
-                Answer::Taken { bytes } if bytes <= now.len() => {
-                    rest = &rest[bytes..];
-                    if bytes < now.len() {
-                        tokio::time::sleep(INPUT_AGAIN).await;
-                    }
-                }
-                other => return Err(unexpected(other)),
+            let answer = self.line.ask(ask, now, None).await?.0;
+            let Answer::Taken { bytes } = answer else { return Err(unexpected(answer)) };
+            rest = rest.get(bytes..).ok_or_else(|| unexpected(Answer::Taken { bytes }))?;
+            if bytes < now.len() {
+                tokio::time::sleep(INPUT_AGAIN).await;
             }
         }
         Ok(())
@@ -199,10 +195,9 @@ impl Living {
     }
 
     async fn used(&self) -> Result<belljar_jail::living::talk::Usage, Error> {
-        match self.line.ask(Ask::Usage, &[], None).await?.0 {
-            Answer::Usage(used) => Ok(used),
-            other => Err(unexpected(other)),
-        }
+        let answer = self.line.ask(Ask::Usage, &[], None).await?.0;
+        let Answer::Usage(used) = answer else { return Err(unexpected(answer)) };
+        Ok(used)
     }
 
     pub async fn freeze(&self) -> Result<(), Error> {
@@ -248,10 +243,8 @@ impl Living {
     }
 
     async fn done(&self, ask: Ask) -> Result<(), Error> {
-        match self.line.ask(ask, &[], None).await?.0 {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(other)),
-        }
+        let answer = self.line.ask(ask, &[], None).await?.0;
+        if matches!(answer, Answer::Done) { Ok(()) } else { Err(unexpected(answer)) }
     }
 
     /// Returns when the keeper is gone, however.

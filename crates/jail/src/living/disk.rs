@@ -287,7 +287,7 @@ mod tests {
         fs::create_dir_all(top.join("a/b")).unwrap();
         fs::write(top.join("a/b/file"), vec![1; 100_000]).unwrap();
         std::os::unix::fs::symlink("/usr", top.join("link")).unwrap();
-        fs::set_permissions(top.join("a"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(top.join("a"), fs::Permissions::from_mode(0o0)).unwrap();
         let walk = measure(&top);
         assert_eq!(walk.used.inodes, 4);
         assert!((100_000..200_000).contains(&walk.used.bytes), "{walk:?}");

@@ -182,7 +182,7 @@ impl<'a> Call<'a> {
                 }
                 return Some(Ended::Died { end, begun: self.begun });
             }
-            Heard::Gap(stream, _) => {
+            Heard::Gap(stream) => {
                 let rest = frames(line, stream).rest();
                 self.output(stream, &rest).await;
                 self.output(stream, b"\n[belljar: output was lost here]\n").await;

@@ -35,7 +35,7 @@ pub(crate) trait Channel: Send + fmt::Debug {
 pub(crate) enum Heard {
     Output(Stream, Vec<u8>),
     /// Bytes that nobody kept.
-    Gap(Stream, u64),
+    Gap(Stream),
     Ended(Option<ExecEnd>),
 }
 
@@ -104,9 +104,7 @@ impl Channel for InSandbox {
                 return Ok(match self.follow.next().await? {
                     Some(ExecEvent::Started { .. }) => continue,
                     Some(ExecEvent::Output { stream, data, .. }) => Heard::Output(stream, data.0),
-                    Some(ExecEvent::Gap { stream, from, to }) => {
-                        Heard::Gap(stream, to.saturating_sub(from))
-                    }
+                    Some(ExecEvent::Gap { stream, .. }) => Heard::Gap(stream),
                     Some(ExecEvent::Ended(info)) => Heard::Ended(info.end),
                     None => Heard::Ended(None),
                 });

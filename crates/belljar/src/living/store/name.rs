@@ -39,10 +39,6 @@ impl Tag {
         check(text, "tag", "lower-case letters, digits, '-', '_' and '.'", letters)?;
         Ok(Self(text.to_owned()))
     }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 fn check(text: &str, field: &str, of: &str, may: impl Fn(char) -> bool) -> Result<(), SpecError> {

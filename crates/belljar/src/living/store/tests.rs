@@ -60,6 +60,7 @@ impl Rig {
             most_sandboxes: 1000,
             most_disk_bytes: None,
             ground: Some(self.ground),
+            holder: Holder::Server,
         }
     }
 

@@ -131,7 +131,7 @@ impl Meta {
             modified: (stat.st_mtime, nanoseconds(stat.st_mtime_nsec)),
             changed: (stat.st_ctime, nanoseconds(stat.st_ctime_nsec)),
             identity: (stat.st_dev, stat.st_ino),
-            links: stat.st_nlink as u64,
+            links: stat.st_nlink,
         }
     }
 }

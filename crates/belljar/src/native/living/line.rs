@@ -27,12 +27,15 @@ pub(super) struct Line {
     _open: Arc<Open>,
 }
 
+/// An answer, and the descriptor that came with it.
+type Answered = (Answer, Option<OwnedFd>);
+
 #[derive(Debug)]
 struct Shared {
     /// A sequenced-packet socket; tokio has no type of that name, and readiness is all we want of it.
     socket: UnixDatagram,
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<(Answer, Option<OwnedFd>)>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
     followed: Mutex<HashMap<String, watch::Sender<Reach>>>,
     gone: watch::Sender<bool>,
 }
@@ -105,10 +108,8 @@ impl Line {
                 .or_insert_with(|| watch::Sender::new(Reach::default()));
             sender.subscribe()
         };
-        match self.ask(Ask::Follow { exec: exec.to_owned() }, &[], None).await?.0 {
-            Answer::Done => Ok(receiver),
-            other => Err(super::unexpected(other)),
-        }
+        let answer = self.ask(Ask::Follow { exec: exec.to_owned() }, &[], None).await?.0;
+        if matches!(answer, Answer::Done) { Ok(receiver) } else { Err(super::unexpected(answer)) }
     }
 
     pub(super) async fn gone(&self) {

@@ -24,7 +24,7 @@ fn prepared() -> Rig {
     rig.overlay("one").write("a", "first", 0o644);
     rig.store().snapshot("one", Some(tag("p")), Taking::Seal).unwrap();
     rig.overlay("one").remove("etc");
-    rig.store().mark("one").unwrap();
+    rig.store().mark("one", Taking::Seal).unwrap();
     rig.overlay("one").write("b", "second", 0o644);
     rig.store().fork("one", vec![Some(name("two"))], Taking::Copy).unwrap();
     rig

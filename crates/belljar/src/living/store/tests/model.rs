@@ -178,7 +178,7 @@ fn history(rig: &mut Rig, model: &mut Model, act: &Act) {
             model.id = forks.remove(0).id;
         }
         Act::Mark => {
-            rig.store().mark(&model.id).unwrap();
+            rig.store().mark(&model.id, Taking::Seal).unwrap();
         }
         Act::Undo | Act::Redo => {
             let undo = matches!(act, Act::Undo);

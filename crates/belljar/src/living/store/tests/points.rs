@@ -60,7 +60,7 @@ fn undo_and_redo_walk_over_marks_until_something_else_is_written() {
     rig.create("one");
     assert!(matches!(rig.store().undo("one"), Err(StoreError::Nothing("undo"))));
     for text in ["1", "2", "3"] {
-        rig.store().mark("one").unwrap();
+        rig.store().mark("one", Taking::Seal).unwrap();
         rig.overlay("one").write("a", text, 0o644);
     }
     let now = || match rig.overlay("one").node("a").unwrap() {
@@ -78,7 +78,7 @@ fn undo_and_redo_walk_over_marks_until_something_else_is_written() {
     }
     assert!(matches!(rig.store().redo("one"), Err(StoreError::Nothing("redo"))));
     rig.store().undo("one").unwrap();
-    rig.store().mark("one").unwrap();
+    rig.store().mark("one", Taking::Seal).unwrap();
     rig.overlay("one").write("a", "other", 0o644);
     assert!(matches!(rig.store().redo("one"), Err(StoreError::Nothing("redo"))));
     rig.store().undo("one").unwrap();
@@ -98,7 +98,7 @@ fn automatic_points_are_bounded_and_many_sheets_are_merged() {
             rig.overlay("one").write(&format!("etc/{number}"), "x", 0o644);
         }
         let before = rig.overlay("one").tree();
-        rig.store().mark("one").unwrap();
+        rig.store().mark("one", Taking::Seal).unwrap();
         assert_eq!(rig.overlay("one").tree(), before, "{number}");
     }
     let record = rig.store().get("one").unwrap();

@@ -91,9 +91,9 @@ fn two_changes_of_one_sandbox_do_not_meet() {
     let rig = Rig::new();
     let one = rig.create("one");
     let hold = rig.store().hold(&one.id).unwrap();
-    assert!(matches!(rig.store().mark(&one.id), Err(StoreError::Busy(_))));
+    assert!(matches!(rig.store().mark(&one.id, Taking::Seal), Err(StoreError::Busy(_))));
     drop(hold);
-    rig.store().mark(&one.id).unwrap();
+    rig.store().mark(&one.id, Taking::Seal).unwrap();
 }
 
 use crate::model::limits::LimitsRequest;
