@@ -125,7 +125,7 @@ impl<'a> Maker<'a> {
                 result => return Ok(result?),
             }
         }
-        if meta.links > 1 && meta.kind != Kind::Whiteout {
+        if meta.shared && meta.kind != Kind::Whiteout {
             if let Some(first) = self.first.get(&meta.identity) {
                 return self.link(first, target, name);
             }

@@ -107,7 +107,8 @@ pub(super) struct Meta {
     pub modified: (i64, i64),
     pub changed: (i64, i64),
     pub identity: (u64, u64),
-    pub links: u64,
+    /// It has another name somewhere.
+    pub shared: bool,
 }
 
 impl Meta {
@@ -131,7 +132,7 @@ impl Meta {
             modified: (stat.st_mtime, nanoseconds(stat.st_mtime_nsec)),
             changed: (stat.st_ctime, nanoseconds(stat.st_ctime_nsec)),
             identity: (stat.st_dev, stat.st_ino),
-            links: stat.st_nlink,
+            shared: stat.st_nlink > 1,
         }
     }
 }
