@@ -270,17 +270,15 @@ pub(crate) fn visible(text: &str) -> String {
 /// What went wrong with a run that did not simply exit, in one line; nothing for a plain exit.
 pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
     let fix = limits_met(outcome).next().map_or("", |event| event.fix.as_str());
-    match &outcome.verdict {
-        Verdict::Exited { code } => beside(outcome, *code),
-        Verdict::StartFailed { errno } => {
-            let program = &outcome.receipt.versions.interpreter;
-            Some(format!("the program could not be started: {program}: {errno}"))
-        }
-        other => verdict_words(other).map(|what| match fix {
-            "" => what,
-            fix => format!("{what} ({fix} raises it)"),
-        }),
+    if let Verdict::Exited { code } = outcome.verdict {
+        return beside(outcome, code);
     }
+    if let Verdict::StartFailed { errno } = &outcome.verdict {
+        let program = &outcome.receipt.versions.interpreter;
+        return Some(format!("the program could not be started: {program}: {errno}"));
+    }
+    let what = verdict_words(&outcome.verdict)?;
+    Some(if fix.is_empty() { what } else { format!("{what} ({fix} raises it)") })
 }
 
 /// How a program ended that did not end by itself.

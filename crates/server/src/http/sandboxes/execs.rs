@@ -220,10 +220,7 @@ async fn follow(
     request: Request,
 ) -> Result<Response, Problem> {
     let From { stdout, stderr } = question(&request)?;
-    let format = match Format::of(request.headers()) {
-        Format::Json => Format::Lines,
-        other => other,
-    };
+    let format = Format::of_stream(request.headers());
     let from = Offsets { stdout, stderr };
     let following = server.sandboxes.follow(&name, &id, from).await.map_err(told)?;
     Ok(stream(following, format))
@@ -305,10 +302,7 @@ async fn logs(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Tail = question(&request)?;
-    let format = match Format::of(request.headers()) {
-        Format::Json => Format::Lines,
-        other => other,
-    };
+    let format = Format::of_stream(request.headers());
     let mut log = server.sandboxes.logs(&name, asked.tail, asked.follow).await.map_err(told)?;
     let outbox = Outbox::default();
     let to = outbox.clone();

@@ -243,10 +243,7 @@ async fn watch(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Watched = question(&request)?;
-    let format = match Format::of(request.headers()) {
-        Format::Json => Format::Lines,
-        other => other,
-    };
+    let format = Format::of_stream(request.headers());
     let (files, path) = files(&server, &name, &path).await?;
     let mut watching = files.watch(&path, asked.recursive).await.map_err(wrong)?;
     let outbox = Outbox::default();

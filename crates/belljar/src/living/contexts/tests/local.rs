@@ -52,7 +52,8 @@ impl Place for Local {
             let mut talker =
                 talker(first, &program.cmd[1..], &environment, &self.directory).unwrap();
             let (stdin, stdout, stderr) = talker.streams().unwrap();
-            let pidfd = AsyncFd::register(talker.pidfd().try_clone().unwrap()).unwrap();
+            #[expect(deprecated, reason = "an owned descriptor, which is never replaced")]
+            let pidfd = AsyncFd::new(talker.pidfd().try_clone().unwrap()).unwrap();
             let info = format!("/proc/self/fdinfo/{}", talker.pidfd().as_raw_fd());
             let info = std::fs::read_to_string(info).unwrap();
             let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap();

@@ -105,6 +105,7 @@ fn plain(manifest: &Manifest, data: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Hostile archives, each with a word of why it is refused.
+#[expect(clippy::too_many_lines, reason = "one hostile archive after the other")]
 fn corpus() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let regular = tar::EntryType::Regular;
     let one = |entries: Vec<Item>| {

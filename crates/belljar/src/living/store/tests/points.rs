@@ -63,9 +63,10 @@ fn undo_and_redo_walk_over_marks_until_something_else_is_written() {
         rig.store().mark("one", Taking::Seal).unwrap();
         rig.overlay("one").write("a", text, 0o644);
     }
-    let now = || match rig.overlay("one").node("a").unwrap() {
-        super::overlay::Node::File(text, _) => text,
-        other => panic!("{other:?}"),
+    let now = || {
+        let found = rig.overlay("one").node("a").unwrap();
+        let super::overlay::Node::File(text, _) = found else { panic!("{found:?}") };
+        text
     };
     for expected in ["2", "1", "base a"] {
         rig.store().undo("one").unwrap();
