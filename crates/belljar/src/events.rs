@@ -141,11 +141,6 @@ impl Tally {
     pub(crate) fn touch(&mut self, touched: &Touched) {
         let path = format!("/proc/{}", touched.name);
         let detail = wording::masked(&shown::plain(path.as_bytes()));
-        let known = self.events.iter_mut().find(|event| event.detail == detail);
-        if let Some(known) = known {
-            known.count = touched.count;
-            return;
-        }
         let event = Event {
             kind: EventKind::EscapeAttempt,
             severity: Severity::Medium,
@@ -155,7 +150,7 @@ impl Tally {
             detail,
             rule: "proc".to_owned(),
             fix: wording::boundary_fix(),
-            count: touched.count,
+            count: 1,
         };
         self.tell(event);
     }
