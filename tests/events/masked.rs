@@ -13,7 +13,8 @@ use super::{above_info, assert_innocent};
 fn opening_a_covered_secret_of_proc_is_an_escape_attempt() {
     let names = ["kallsyms", "iomem", "keys"];
     for name in names {
-        fs::File::open(format!("/proc/{name}")).expect("the host has it, and it can be opened there");
+        fs::File::open(format!("/proc/{name}"))
+            .expect("the host has it, and it can be opened there");
     }
     let code = "
 import os, subprocess

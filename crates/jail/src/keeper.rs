@@ -427,7 +427,8 @@ impl Keeper {
     fn tell_touched(&mut self, control: &OwnedFd, place: u16) {
         let Some(name) = self.watched().get(usize::from(place)) else { return };
         let message = Message::Touched(Touched { time_ms: now_ms(), name: name.clone() });
-        let told = serde_json::to_vec(&message).is_ok_and(|json| fd::try_send(control, &json).is_ok());
+        let told =
+            serde_json::to_vec(&message).is_ok_and(|json| fd::try_send(control, &json).is_ok());
         self.untold.extend((!told).then_some(message));
     }
 
