@@ -104,3 +104,17 @@ fn newer_layout_is_left_alone() {
     assert!(place.audit(&["list"]).err().contains("newer belljar"));
     assert_eq!(fs::read(&path).expect("the trail"), bytes);
 }
+
+#[test]
+fn flags_say_more_than_the_environment() {
+    let place = Place::new();
+    let run = |word: &str, flags: &[&str]| {
+        let program = place.belljar().env("BELLJAR_AUDIT", word).arg("run").args(flags);
+        program.args(["--level", "none", "-l", "bash", "-c", ":"]).run();
+        place.state().exists().then(|| place.list(&[]).len()).unwrap_or_default()
+    };
+    assert_eq!(run("off", &[]), 0);
+    assert_eq!(run("off", &["--audit"]), 1);
+    assert_eq!(run("on", &["--no-audit"]), 1);
+    assert_eq!(run("", &[]), 2);
+}

@@ -39,8 +39,8 @@ pub(crate) fn config(args: &AuditArgs, by: Recorder) -> Result<Option<AuditConfi
     let bodies = match (args.no_audit, args.audit_digests, word.as_str()) {
         (true, _, _) => return Ok(None),
         (_, true, _) | (_, _, "digests") => Bodies::Digests,
-        (_, _, "off") => return Ok(None),
-        (_, _, "" | "on") => Bodies::Kept,
+        (_, _, "off") if !args.audit => return Ok(None),
+        (_, _, "" | "on" | "off") => Bodies::Kept,
         (_, _, other) => {
             let reason = format!("is \"{other}\": on, digests or off");
             return Err(SpecError::new(places::AUDIT_VARIABLE, reason).into());
