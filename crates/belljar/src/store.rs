@@ -208,11 +208,13 @@ impl Store {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(sqlite(path))?;
         lock.begin()?;
-        self.spool.drain(&transaction)?;
+        let drained = self.spool.drain(&transaction)?;
         let end = last(&transaction).map_err(sqlite(path))?;
         let (result, end) = act(&transaction, end).map_err(sqlite(path))?;
         transaction.commit().map_err(sqlite(path))?;
-        self.spool.empty()?;
+        if drained {
+            self.spool.empty()?;
+        }
         // A head beyond the end is for `check_head` to judge; until then nothing is whole.
         if end.seq >= kept {
             lock.finish(end, self.left())?;

@@ -103,13 +103,13 @@ impl Spool {
         Self { path: directory.join(FILE) }
     }
 
-    /// Puts what is spooled into the database. Whoever does so holds the lock of the head.
-    pub(super) fn drain(&self, connection: &Connection) -> Result<(), StoreError> {
+    /// Puts what is spooled into the database, if there is anything. Whoever does so holds the lock of the head.
+    pub(super) fn drain(&self, connection: &Connection) -> Result<bool, StoreError> {
         let mut text = Vec::new();
         match File::open(&self.path).and_then(|mut file| file.read_to_end(&mut text)) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return Ok(false),
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(StoreError::io(&self.path)(error)),
         }
         let wrong = sqlite(&self.path);
@@ -134,7 +134,7 @@ impl Spool {
             walk.step(&record).map_err(damaged)?;
             insert(connection, &record, &run_is).map_err(&wrong)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Forgets what was put into the database.
