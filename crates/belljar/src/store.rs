@@ -27,7 +27,7 @@ use crate::audit::chain::{Broken, ChainHash, Damage, Entry, Position, Record, Wa
 
 pub use directory::own_directory;
 pub(crate) use head::Head;
-use head::Left;
+use head::{Kept, Left};
 pub use prune::{Anchor, Pruned};
 pub(crate) use scan::Tally;
 pub use scan::{Line, Scan, Verified};
@@ -107,6 +107,8 @@ pub struct Store {
     /// Device and inode of the file that is open.
     file: (u64, u64),
     head: Head,
+    /// What the head said when we last held its lock. Others may have moved it on since, into the spool.
+    kept: Option<Kept>,
     spool: Spool,
     /// Where the trail was seen to reach when it was opened for reading, and what was wrong with its spool.
     seen: Result<Option<Position>, Broken>,
@@ -147,7 +149,7 @@ impl Store {
         prepare(&connection, &path)?;
         let head = Head::open(directory)?;
         let (spool, seen) = (Spool::of(directory), Ok(None));
-        let mut store = Self { connection, path, file, head, spool, seen };
+        let mut store = Self { connection, path, file, head, kept: None, spool, seen };
         store.begin()?;
         store.write(|_, end| Ok(((), end)))?;
         store.check_head(at_us)?;
@@ -166,7 +168,7 @@ impl Store {
         connection.busy_timeout(BUSY_LIMIT).map_err(sqlite(&path))?;
         let head = Head::open(directory)?;
         let (spool, seen) = (Spool::of(directory), Ok(None));
-        let mut store = Self { connection, path, file: (0, 0), head, spool, seen };
+        let mut store = Self { connection, path, file: (0, 0), head, kept: None, spool, seen };
         match store.version()? {
             0 => Err(StoreError::Absent { path: store.path }),
             SCHEMA_VERSION => {
@@ -202,7 +204,8 @@ impl Store {
     ) -> Result<T, StoreError> {
         let path = &self.path;
         let lock = self.head.lock()?;
-        let kept = lock.kept()?.map_or(0, |kept| kept.position.seq);
+        self.kept = lock.kept()?;
+        let kept = self.kept.as_ref().map_or(0, |kept| kept.position.seq);
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -351,7 +354,7 @@ impl Store {
     /// The trail must reach as far as its head says. After a power failure it may not, and then it says so
     /// in a record; at any other time somebody cut it.
     fn check_head(&mut self, at_us: u64) -> Result<(), StoreError> {
-        let Some(kept) = self.head.read()? else { return Ok(()) };
+        let Some(kept) = self.kept.clone() else { return Ok(()) };
         let found = last(&self.connection).map_err(sqlite(&self.path))?;
         if found.seq >= kept.position.seq {
             return self.check_hash(kept.position);

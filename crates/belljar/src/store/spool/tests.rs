@@ -61,6 +61,23 @@ fn many_writers_of_both_kinds_make_one_chain() {
     assert_eq!(verify(&place).unwrap().records, 2 + 8 * 20 * 2);
 }
 
+/// A head that has moved on into the spool, while a trail is being opened, is no sign of a cut.
+#[test]
+fn opening_while_others_spool_finds_no_damage() {
+    let place = Place::with(1);
+    std::thread::scope(|scope| {
+        for thread in 1..4 {
+            let place = &place;
+            scope.spawn(move || (0..100).for_each(|run| spool(place, thread * 1000 + run)));
+        }
+        for _ in 0..100 {
+            drop(place.open());
+            verify(&place).unwrap();
+        }
+    });
+    assert_eq!(verify(&place).unwrap().records, 2 + 3 * 100 * 2);
+}
+
 #[test]
 fn without_a_trail_or_after_an_accident_the_trail_itself_is_wanted() {
     let place = Place::new();
