@@ -251,6 +251,11 @@ impl Engine {
         gone
     }
 
+    /// Whether what it runs is recorded in an audit trail.
+    pub fn records(&self) -> bool {
+        self.audit.is_some()
+    }
+
     /// Waits until all that was to be recorded is kept. Without an audit trail that is now.
     pub async fn recorded(&self) -> Result<(), Error> {
         match &self.audit {

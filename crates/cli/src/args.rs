@@ -72,7 +72,7 @@ pub(crate) enum PolicyCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  belljar run --record --audit solve.py
+  belljar run --record solve.py
   belljar policy learn last --out solve.toml
   belljar run --record --json solve.py > recorded.json
   belljar policy learn recorded.json --out solve.toml

@@ -351,6 +351,11 @@ pub(crate) fn tried(outcome: &Outcome) -> Vec<String> {
     lines
 }
 
+/// Where to ask what else is known of it.
+pub(crate) fn explained(outcome: &Outcome) -> String {
+    format!("\"belljar explain {}\" tells more", outcome.execution_id)
+}
+
 fn limits_met(outcome: &Outcome) -> impl Iterator<Item = &Event> {
     let kinds = [EventKind::ResourceLimitExceeded, EventKind::TimeoutExceeded];
     outcome.events.iter().filter(move |event| kinds.contains(&event.kind))

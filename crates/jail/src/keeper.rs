@@ -19,14 +19,14 @@ use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group, errno};
 use crate::layer::Check;
-use crate::notify::Ear;
+use crate::notify::{Ear, now_ms};
 use crate::payload::Ends;
 use crate::plan::{Files, Hold, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
     arm,
 };
-use crate::tripwire::Tripwires;
+use crate::tried::Touched;
 use crate::watch::Watch;
 use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, Opening, joining_fds, receive_plan};
 use crate::{ids, init, readback, scratch, tree};
@@ -133,11 +133,10 @@ struct Keeper {
     gate: Option<OwnedFd>,
     /// Where the program's filter brings what it refuses.
     ear: Option<Ear>,
-    /// What stands over the secrets of /proc, and who watches it once there is a program.
-    covers: Vec<OwnedFd>,
-    tripwires: Option<Tripwires>,
     /// Both outputs of the program lead to the engine, which counts them.
     streams_are_pipes: bool,
+    /// What the engine had no room for when it happened.
+    untold: Vec<Message>,
     /// What a payload that joins needs, until it was asked for.
     joining: Option<(Ends, Option<OwnedFd>)>,
     /// Held so that the kernel takes the sandbox apart when its end has been told, not before.
@@ -202,9 +201,8 @@ impl Keeper {
             commands,
             gate: Some(gate),
             ear: None,
-            covers: Vec::new(),
-            tripwires: None,
             streams_are_pipes,
+            untold: Vec::new(),
             joining,
             namespaces: None,
             parked_cpu_us: 0,
@@ -241,21 +239,11 @@ impl Keeper {
             Some(_) => self.await_delivery(control)?,
             None => b"g".to_vec(),
         };
-        self.set_tripwires();
         let released = Instant::now();
         if let Some(gate) = self.gate.take() {
             rustix::io::write(&gate, &invocation).at(Step::ReadBack)?;
         }
         Ok(self.supervise(control, released))
-    }
-
-    /// Before the release, and not sooner: a user has few instances of inotify.
-    fn set_tripwires(&mut self) {
-        // Only where nobody waits for our own end.
-        let apart = self.plan.hold.is_some() && !self.covers.is_empty();
-        if let (Files::Root(root), true) = (&self.plan.files, apart) {
-            self.tripwires = Tripwires::set(&root.proc.watched, &self.covers).ok();
-        }
     }
 
     /// Asks the engine for the payload.
@@ -359,9 +347,8 @@ impl Keeper {
         if let Some(ear) = self.ear.take() {
             ear.finish(control);
         }
-        // They go with us, after the end was told: the kernel takes 15 ms to let go of them.
-        if let Some(wires) = &mut self.tripwires {
-            wires.finish(control);
+        for message in &self.untold {
+            tell(control, message, &[]).ok();
         }
         self.end_sandbox();
         (report, workspace)
@@ -381,29 +368,23 @@ impl Keeper {
         }
         let called = fds.len();
         fds.extend(self.ear.as_ref().and_then(Ear::descriptor).map(heard));
-        let touched = fds.len();
-        fds.extend(self.tripwires.as_ref().map(|wires| heard(wires.descriptor())));
         wait(&mut fds, left)?;
         let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
         let call = fds.get(called).map(PollFd::revents).filter(|found| !found.is_empty());
-        let call = call.filter(|_| touched > called);
         drop(fds);
-        if let (Some(wires), Some(true)) = (&mut self.tripwires, fired.get(touched)) {
-            wires.attend(control);
-        }
         if let (Some(ear), Some(found)) = (&mut self.ear, call) {
             ear.attend(found, Some(control));
         }
         let mut seen = Seen::default();
         if fired[0] {
-            seen.note = self.take_note();
+            seen.note = self.take_note(control);
         }
         if fired[1] {
             seen.cause = Some(command(control));
         }
         if fired[2] && seen.note.is_none() {
             // It may have reported and exited between the two looks of one poll.
-            seen.note = self.last_note();
+            seen.note = self.last_note(control);
             seen.init_died = seen.note.is_none();
         }
         if called == 4 && fired.get(3) == Some(&true) {
@@ -413,18 +394,42 @@ impl Keeper {
         Ok(seen)
     }
 
-    /// What a dead init has left to read, if anything.
-    fn last_note(&self) -> Option<(Note, Option<OwnedFd>)> {
-        let mut fds = [PollFd::new(&self.notes, PollFlags::IN)];
-        wait(&mut fds, Duration::ZERO).ok()?;
-        fds[0].revents().contains(PollFlags::IN).then(|| self.take_note())?
+    /// What a dead init has left to say of the end, if anything.
+    fn last_note(&mut self, control: &OwnedFd) -> Option<(Note, Option<OwnedFd>)> {
+        let most = self.watched().len() + 1;
+        (0..most).find_map(|_| {
+            let mut fds = [PollFd::new(&self.notes, PollFlags::IN)];
+            wait(&mut fds, Duration::ZERO).ok()?;
+            fds[0].revents().contains(PollFlags::IN).then(|| self.take_note(control))?
+        })
     }
 
-    fn take_note(&self) -> Option<(Note, Option<OwnedFd>)> {
+    /// One note of how it ended; what is told on the way goes on to the engine.
+    fn take_note(&mut self, control: &OwnedFd) -> Option<(Note, Option<OwnedFd>)> {
         let mut bytes = [0; Note::BYTES];
         let received = fd::receive(&self.notes, &mut bytes).ok()?;
         let note = Note::from_bytes(&bytes[..received.length])?;
+        if let Note::Touched(place) = note {
+            self.tell_touched(control, place);
+            return None;
+        }
         Some((note, received.fds.into_iter().next()))
+    }
+
+    fn watched(&self) -> &[String] {
+        match &self.plan.files {
+            Files::Root(root) => &root.proc.watched,
+            Files::Host { .. } => &[],
+        }
+    }
+
+    /// At once, or, if the engine is behind, when the run has ended: our clocks must not wait for it.
+    fn tell_touched(&mut self, control: &OwnedFd, place: u16) {
+        let Some(name) = self.watched().get(usize::from(place)) else { return };
+        let message = Message::Touched(Touched { time_ms: now_ms(), name: name.clone() });
+        let told =
+            serde_json::to_vec(&message).is_ok_and(|json| fd::try_send(control, &json).is_ok());
+        self.untold.extend((!told).then_some(message));
     }
 
     /// An eventfd stays readable until read. The v2 file re-arms when its text is read.

@@ -18,6 +18,7 @@ use rustix::mount::{
 
 use crate::plan::{Bind, BindKind, Device, Proc, Root, Text, Writable};
 use crate::report::{At, Step, Stopped};
+use crate::tripwire::Tripwires;
 
 /// A directory that every plan binds, so it exists; the new root is put over it for a moment.
 pub(crate) const STAGE: &str = "/usr";
@@ -46,8 +47,8 @@ pub(crate) struct Built {
     pub proc: OwnedFd,
     /// The top of the writable file system, which the program sees only in parts.
     pub disk: OwnedFd,
-    /// What stands over each watched entry of /proc, in the plan's order.
-    pub covers: Vec<OwnedFd>,
+    /// What tells when the watched entries of /proc are opened.
+    pub tripwires: Tripwires,
 }
 
 pub(crate) fn open_sources(root: &Root) -> std::result::Result<Sources, Stopped> {
@@ -123,7 +124,7 @@ pub(crate) fn build(
         }
     }
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
-    let (proc, covers) = add_proc(root.as_fd(), root.as_fd(), &plan.proc).at(Step::Proc)?;
+    let (proc, tripwires) = add_proc(root.as_fd(), root.as_fd(), &plan.proc).at(Step::Proc)?;
     disk.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
@@ -134,7 +135,7 @@ pub(crate) fn build(
     place_files(root.as_fd())?;
     set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This).at(Step::Pivot)?;
     pivot(root.as_fd()).at(Step::Pivot)?;
-    Ok(Built { proc, disk: disk.top, covers })
+    Ok(Built { proc, disk: disk.top, tripwires })
 }
 
 /// Puts a fresh tmpfs over the stage and opens it.
@@ -220,7 +221,7 @@ pub(crate) fn add_proc(
     root: BorrowedFd<'_>,
     corner: BorrowedFd<'_>,
     plan: &Proc,
-) -> Result<(OwnedFd, Vec<OwnedFd>)> {
+) -> Result<(OwnedFd, Tripwires)> {
     let options: &[(&str, &str)] =
         if plan.only_processes { &[("subset", "pid"), ("hidepid", "invisible")] } else { &[] };
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -229,7 +230,7 @@ pub(crate) fn add_proc(
         | MountAttrFlags::MOUNT_ATTR_RDONLY;
     let proc = new_mount("proc", options, flags)?;
     if plan.absent {
-        return Ok((proc, Vec::new()));
+        return Ok((proc, Tripwires::default()));
     }
     make_directories(root, Path::new("/proc"))?;
     attach(proc.as_fd(), root, Path::new("proc"))?;
@@ -240,24 +241,33 @@ pub(crate) fn add_proc(
     for name in plan.masked.iter().filter(|name| !plan.watched.contains(name)) {
         cover(corner, proc.as_fd(), name, &mut covers)?;
     }
-    let watched = plan.watched.iter().map(|name| cover_watched(corner, proc.as_fd(), name));
-    let watched = watched.collect::<Result<_>>()?;
-    Ok((proc, watched))
+    let mut tripwires = Tripwires::default();
+    for (place, name) in plan.watched.iter().enumerate() {
+        if let Some(cover) = cover_watched(corner, proc.as_fd(), name)? {
+            tripwires.add(place, cover);
+        }
+    }
+    Ok((proc, tripwires))
 }
 
-/// Covers one file by a file of its own, which can be told from the others. Gives that file.
-fn cover_watched(root: BorrowedFd<'_>, proc: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+/// Covers one file by a file of its own, which can be told from the others. Gives that file; `None` where
+/// there is nothing to cover.
+fn cover_watched(
+    root: BorrowedFd<'_>,
+    proc: BorrowedFd<'_>,
+    name: &str,
+) -> Result<Option<OwnedFd>> {
+    if rustix::fs::statat(proc, name, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
+        return Ok(None);
+    }
     let path = Path::new(WATCHED_COVERS).join(name);
     make_parent(root, &path)?;
     new_file(root, &path, Mode::from_raw_mode(0o444))?;
-    let file = rustix::fs::openat(root, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    if rustix::fs::statat(proc, name, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
-        return Ok(file); // nothing to cover
-    }
+    let file = rustix::fs::openat(root, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let clone = clone_tree(file.as_fd())?;
     set_attributes(&clone, READ_ONLY, Reach::This)?;
     attach(clone.as_fd(), proc, Path::new(name))?;
-    Ok(file)
+    Ok(Some(file))
 }
 
 /// Covers one entry, by a file or, if it turns out to be one, by a directory. A cover that found nothing

@@ -7,6 +7,7 @@ pub mod attempt;
 pub mod enter;
 pub mod fd;
 pub mod landlock;
+pub mod lease;
 pub mod loop_device;
 pub mod mount;
 pub mod net;

@@ -123,8 +123,8 @@ impl Run<'_> {
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let mut run = self.screen().await?;
         // Beside the run: advice must not keep anybody waiting.
-        let advice = run.gate.begin();
-        run.carry_out(&mut Talk { sink, input: None }, advice).await
+        let (advice, beside) = run.gate.begin();
+        run.carry_out(&mut Talk { sink, input: None, beside }, advice).await
     }
 
     /// Runs it with a standard input that is written while it runs. What is read ahead of it is ours, so it
@@ -134,7 +134,7 @@ impl Run<'_> {
         input: mpsc::Receiver<Vec<u8>>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<Outcome, Error> {
-        let mut talk = Talk { sink, input: Some(input) };
+        let mut talk = Talk { sink, input: Some(input), beside: None };
         let ended = self.carry_out(&mut talk, Advice::None).await;
         ended.map(|(outcome, _)| outcome)
     }
@@ -178,7 +178,8 @@ impl Run<'_> {
             canaries.look(stream, bytes);
             (talk.sink)(stream, bytes);
         };
-        let mut talk = Talk { sink: &mut watched, input: talk.input.take() };
+        let (input, beside) = (talk.input.take(), talk.beside.take());
+        let mut talk = Talk { sink: &mut watched, input, beside };
         let (mut outcome, copied) = match self.try_warm(id, recording, &mut talk).await? {
             Some(warm) => (warm, None),
             None => self.run_cold(id, recording, &mut talk).await?,

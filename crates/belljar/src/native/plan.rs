@@ -271,6 +271,10 @@ pub(crate) fn rules(spec: &Spec) -> Rules {
 const LOOK: u64 = access::READ_FILE | access::READ_DIR;
 pub(crate) const USE: u64 = LOOK | access::EXECUTE;
 const DEVICE: u64 = LOOK | access::WRITE_FILE | access::TRUNCATE | access::IOCTL_DEV;
+/// What the kernel looks for on every open, beside what was asked for: where it is not granted it walks on up to the
+/// root, which costs a fifth of a microsecond each time. In our own root the system's trees are read-only and have no
+/// devices, and its files are not the program's, so neither right is of use there.
+const SOUGHT: u64 = access::TRUNCATE | access::IOCTL_DEV;
 /// Everything but making device nodes.
 pub(crate) const WORK: u64 = USE
     | access::WRITE_FILE
@@ -295,7 +299,7 @@ pub(crate) fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
 fn rules_inside(inputs: &Inputs<'_>, root: &Root) -> Vec<LandlockRule> {
     // Listing is harmless: nothing is in this root that was not put there to be seen.
     let mut rules = vec![rule("/", access::READ_DIR)];
-    rules.extend(SYSTEM.map(|path| rule(path, USE)));
+    rules.extend(SYSTEM.map(|path| rule(path, USE | SOUGHT)));
     rules.extend(["/etc", "/proc", CODE].map(|path| rule(path, LOOK)));
     rules.push(rule("/dev", DEVICE));
     rules.extend(root.writable.directories.iter().map(|one| rule(&one.target, WORK)));

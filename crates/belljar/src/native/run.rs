@@ -34,7 +34,12 @@ pub(crate) struct Talk<'a> {
     pub sink: &'a mut (dyn FnMut(Stream, &[u8]) + Send),
     /// What is written to standard input as it comes, in place of what the Spec holds; closed with it.
     pub input: Option<mpsc::Receiver<Vec<u8>>>,
+    /// What is to be done once the program runs.
+    pub beside: Option<Beside>,
 }
+
+/// Something that must not wait, nor be waited for.
+pub(crate) type Beside = Box<dyn FnOnce() + Send>;
 
 /// What came of a plan.
 pub(crate) struct Finished {
@@ -269,7 +274,11 @@ pub(super) async fn follow(
     let mut out = Reading::new(Stream::Stdout, stdout, spec);
     let mut err = Reading::new(Stream::Stderr, stderr, spec);
     let mut ended = None;
-    let Talk { sink, input } = talk;
+    let Talk { sink, input, beside } = talk;
+    let mut beside = beside.take();
+    if let Some(beside) = beside.take_if(|_| started.is_some()) {
+        beside();
+    }
     let feed = feed(stdin, spec.stdin.as_ref(), input.take());
     tokio::pin!(feed);
     let mut feeding = true;
@@ -277,7 +286,10 @@ pub(super) async fn follow(
         tokio::select! {
             message = keeper.next() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
-                    Some((Message::Started(one), _)) => started = Some(one),
+                    Some((Message::Started(one), _)) => {
+                        started = Some(one);
+                        beside.take().into_iter().for_each(|beside| beside());
+                    }
                     Some((Message::Tried(one), _)) => tally.take(&one),
                     Some((Message::Touched(one), _)) => tally.touch(&one),
                     Some((Message::Counted(some), _)) => tally.count(&some),
