@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 
 use belljar_sys::process::{NEW_IPC, NEW_MOUNT, NEW_NET, NEW_UTS};
 use belljar_sys::{Errno, Result, fd};
@@ -11,13 +12,19 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::payload;
-use crate::plan::{Delivery, Placed, Plan};
+use crate::plan::{Delivery, Own, Placed, Plan};
 
 /// Files that one run may be given: what fits beside the plan and the standard streams.
 pub const MAX_PLACED: usize = fd::MAX_FDS - 4;
 
 /// The largest plan: a filter, some binds and the environment come nowhere near.
 const MAX_PLAN_BYTES: usize = 4 << 20;
+
+/// The largest [`Own`].
+const MAX_OWN_BYTES: usize = 4 << 10;
+
+/// Plans that a [`Known`] remembers: as many kinds of sandbox are made at once, and few more.
+const MAX_KNOWN: usize = 8;
 
 /// The largest message that is not a plan.
 pub const MAX_MESSAGE_BYTES: usize = 32 << 10;
@@ -51,29 +58,37 @@ pub fn plan_memory(plan: &Plan) -> std::io::Result<OwnedFd> {
     sealed_memory("plan", &serde_json::to_vec(plan)?)
 }
 
-/// Sends the plan, the program's standard streams and the contents of its placed files.
+/// Sends the plan, what of it is this sandbox's own where it is that of a kind, the program's standard
+/// streams and the contents of its placed files.
 pub fn send_plan(
     control: impl AsFd,
     plan: BorrowedFd<'_>,
+    own: Option<&Own>,
     stdio: [BorrowedFd<'_>; 3],
     placed: &[BorrowedFd<'_>],
 ) -> std::io::Result<()> {
     let mut fds = vec![plan];
     fds.extend(stdio);
     fds.extend(placed);
-    Ok(fd::send(control, b"plan", &fds)?)
+    Ok(fd::send(control, &serde_json::to_vec(&own)?, &fds)?)
 }
 
-/// Receives what [`send_plan`] sent; anything else is `EPROTO`.
-pub(crate) fn receive_plan(control: impl AsFd) -> Result<Opening> {
-    let mut word = [0; 8];
-    let received = fd::receive(control, &mut word)?;
+/// Receives what [`send_plan`] sent; anything else is `EPROTO`. A plan that is known is not read again.
+pub(crate) fn receive_plan(control: impl AsFd, known: Option<Rc<Plan>>) -> Result<Opening> {
+    let mut own = [0; MAX_OWN_BYTES];
+    let received = fd::receive(control, &mut own)?;
+    let own: Option<Own> =
+        serde_json::from_slice(&own[..received.length]).map_err(|_| Errno::PROTO)?;
     let mut fds = received.fds.into_iter();
     let mut next = || fds.next().ok_or(Errno::PROTO);
     let memory = next()?;
     let stdio = [next()?, next()?, next()?];
     let placed: Vec<OwnedFd> = fds.collect();
-    let plan: Plan = read_memory(&memory)?;
+    let mut plan = match known {
+        Some(plan) => Rc::unwrap_or_clone(plan),
+        None => read_memory(&memory)?,
+    };
+    own.into_iter().for_each(|own| plan.adopt(own));
     if plan.placed.len() == placed.len() {
         Ok(Opening { plan, stdio, placed })
     } else {
@@ -81,10 +96,35 @@ pub(crate) fn receive_plan(control: impl AsFd) -> Result<Opening> {
     }
 }
 
+/// Plans that were read before. What holds one is sealed, so the same file is the same plan.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// Held open: the number of a closed file is given to another.
+    plans: Vec<(OwnedFd, u64, Rc<Plan>)>,
+}
+
+impl Known {
+    pub(crate) const fn new() -> Self {
+        Self { plans: Vec::new() }
+    }
+
+    /// Reads it, unless that was done.
+    pub(crate) fn plan(&mut self, memory: OwnedFd) -> Result<Rc<Plan>> {
+        let number = rustix::fs::fstat(&memory)?.st_ino;
+        if let Some((_, _, plan)) = self.plans.iter().find(|one| one.1 == number) {
+            return Ok(Rc::clone(plan));
+        }
+        let plan = Rc::new(read_memory(&memory)?);
+        self.plans.truncate(MAX_KNOWN - 1);
+        self.plans.insert(0, (memory, number, Rc::clone(&plan)));
+        Ok(plan)
+    }
+}
+
 /// What a copy of a zygote needs to be the payload of a sandbox that stands.
 #[derive(Debug)]
 pub(crate) struct Joining {
-    pub plan: Plan,
+    pub plan: Rc<Plan>,
     pub namespaces: Namespaces,
     pub ends: payload::Ends,
     /// The v2 cgroup that it is born into.
@@ -139,10 +179,10 @@ pub(crate) fn receive_joining(engine: impl AsFd) -> Result<Vec<OwnedFd>> {
 }
 
 impl Joining {
-    pub(crate) fn from_fds(fds: Vec<OwnedFd>) -> Result<Self> {
+    pub(crate) fn from_fds(fds: Vec<OwnedFd>, known: &mut Known) -> Result<Self> {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or(Errno::PROTO);
-        let plan = read_memory(&next()?)?;
+        let plan = known.plan(next()?)?;
         let namespaces = Namespaces {
             user: next()?,
             pid: next()?,

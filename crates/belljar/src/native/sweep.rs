@@ -20,9 +20,13 @@ const PREFIX: &str = "belljar";
 
 /// Names a run's directories after this process.
 pub(crate) fn name(unique: &str) -> String {
-    let pid = std::process::id();
-    let (start, world) = (start_time(pid).unwrap_or(0), world());
-    format!("{PREFIX}-{pid}-{start}-{world}-{unique}")
+    static OURS: OnceLock<String> = OnceLock::new();
+    let ours = OURS.get_or_init(|| {
+        let pid = std::process::id();
+        let (start, world) = (start_time(pid).unwrap_or(0), world());
+        format!("{PREFIX}-{pid}-{start}-{world}")
+    });
+    format!("{ours}-{unique}")
 }
 
 /// What tells this process from every other one, of this boot and of all before it.
