@@ -261,9 +261,7 @@ impl Letter {
     fn send(&self, socket: impl AsFd, fds: &[BorrowedFd<'_>]) -> Result<()> {
         match self {
             Self::Short(json) => fd::send(socket, json, fds),
-            Self::Long(memory) => {
-                fd::send(socket, &[LONG], &[&[memory.as_fd()], fds].concat())
-            }
+            Self::Long(memory) => fd::send(socket, &[LONG], &[&[memory.as_fd()], fds].concat()),
         }
     }
 }

@@ -87,7 +87,10 @@ impl Parked {
                     return Err(explain(failed, &planned.plan));
                 }
                 (Some((Message::Standing, joining)), Some(zygote)) => {
-                    zygote.join(&kind.memory, &joining).await.map_err(Error::backend("copy a zygote"))?;
+                    zygote
+                        .join(&kind.memory, &joining)
+                        .await
+                        .map_err(Error::backend("copy a zygote"))?;
                 }
                 (Some(_) | None, _) => {
                     return Err(Error::Lost { what: "its keeper died before there was a program" });

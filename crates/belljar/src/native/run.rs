@@ -246,7 +246,9 @@ async fn hand_over(
     let placed = open_placed(&spec.placed)?;
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
     wire::plan_memory(plan)
-        .and_then(|plan| wire::send_plan(&keeper.control, plan.as_fd(), None, streams.theirs(), &fds))
+        .and_then(|plan| {
+            wire::send_plan(&keeper.control, plan.as_fd(), None, streams.theirs(), &fds)
+        })
         .map_err(Error::backend("hand the plan to the keeper"))?;
     drop(fds);
     drop(placed);
