@@ -412,7 +412,9 @@ impl Pool {
         let kind = Arc::new(Kind::make(&Prepared { cgroups: &places, ..*prepared })?);
         let mut state = self.state();
         state.kinds.retain(|_, one| one.is_fresh());
-        state.kinds.insert(profile.key.clone(), kind.clone());
+        if !state.closed {
+            state.kinds.insert(profile.key.clone(), kind.clone());
+        }
         Ok(kind)
     }
 
@@ -537,9 +539,9 @@ impl Pool {
         state.closed = true;
         let (shelves, zygotes) =
             (std::mem::take(&mut state.shelves), std::mem::take(&mut state.zygotes));
-        let nursery = state.nursery.take();
+        let (nursery, kinds) = (state.nursery.take(), std::mem::take(&mut state.kinds));
         drop(state);
-        drop((shelves, zygotes, nursery));
+        drop((shelves, zygotes, nursery, kinds));
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
