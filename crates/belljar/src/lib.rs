@@ -65,6 +65,7 @@ pub use model::outcome::{
 pub use model::receipt::{Missing, Receipt, Versions};
 pub use model::recording::{Act, Entry, Recording};
 pub use model::request::{Data, RunRequest, StartRequest, Workspace};
+pub use model::sandbox;
 pub use model::screening::{Finding, ScreenMode, Screening, SyntaxFault};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;

@@ -8,6 +8,7 @@ pub(crate) mod outcome;
 pub(crate) mod receipt;
 pub(crate) mod recording;
 pub(crate) mod request;
+pub mod sandbox;
 pub(crate) mod screening;
 pub(crate) mod spec;
 pub mod units;
