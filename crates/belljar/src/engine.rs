@@ -221,9 +221,11 @@ impl Engine {
             fault: self.config.fault,
         };
         // Where systemd makes a place for each sandbox, none is planned before it has its keeper.
-        let kind = match self.host.cgroups {
-            Cgroups::Scope { .. } => None,
-            _ => Some(pool.kind(profile, &prepared, self.cgroups(&profile.spec, "", 0).await)?),
+        let kind = if matches!(self.host.cgroups, Cgroups::Scope { .. }) {
+            None
+        } else {
+            let places = self.cgroups(&profile.spec, "", 0).await;
+            Some(pool.kind(profile, &Prepared { cgroups: &places, ..prepared })?)
         };
         let spare = pool.keeper(self, kind.as_deref()).await?;
         let keeper = Keeper::adopt(spare).map_err(Error::backend("start a keeper"))?;

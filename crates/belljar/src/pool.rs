@@ -20,7 +20,6 @@ use crate::engine::Engine;
 use crate::languages::{Interpreter, Language};
 use crate::model::error::Error;
 use crate::native::Prepared;
-use crate::native::cgroups::Places;
 use crate::native::kind::Kind;
 use crate::native::nursery::Nursery;
 use crate::native::park::Parked;
@@ -403,13 +402,12 @@ impl Pool {
         &self,
         profile: &Profile,
         prepared: &Prepared<'_>,
-        places: Result<Places, String>,
     ) -> Result<Arc<Kind>, Error> {
         let known = self.state().kinds.get(&profile.key).cloned();
         if let Some(kind) = known.filter(|one| one.serves(prepared.zygote_uid)) {
             return Ok(kind);
         }
-        let kind = Arc::new(Kind::make(&Prepared { cgroups: &places, ..*prepared })?);
+        let kind = Arc::new(Kind::make(prepared)?);
         let mut state = self.state();
         state.kinds.retain(|_, one| one.is_fresh());
         if !state.closed {

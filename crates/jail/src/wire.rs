@@ -91,7 +91,9 @@ pub(crate) fn receive_plan(control: impl AsFd, known: Option<Rc<Plan>>) -> Resul
         Some(plan) => Rc::unwrap_or_clone(plan),
         None => read_memory(&memory)?,
     };
-    own.into_iter().for_each(|own| plan.adopt(own));
+    if let Some(own) = own {
+        plan.adopt(own);
+    }
     if plan.placed.len() == placed.len() {
         Ok(Opening { plan, stdio, placed })
     } else {
