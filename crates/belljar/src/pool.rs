@@ -132,7 +132,8 @@ impl Shelf {
         }
         self.window_misses = 0;
         self.window_least = self.waiting.len();
-        self.waiting.split_off(self.target.min(self.waiting.len())).into()
+        let surplus = self.waiting.len().saturating_sub(self.target);
+        self.waiting.drain(..surplus).collect()
     }
 }
 
@@ -221,7 +222,8 @@ impl Pool {
         let shelf = state.shelves.get_mut(key)?;
         shelf.used = Instant::now();
         let parked = loop {
-            match shelf.waiting.pop_front() {
+            // The newest: what was touched last is in the processor's caches.
+            match shelf.waiting.pop_back() {
                 Some(parked) if parked.is_well() => break Some(parked),
                 Some(_) => {} // died while it waited; dropped, and mended by the next look
                 None => break None,
