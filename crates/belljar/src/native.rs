@@ -10,6 +10,7 @@ mod failure;
 mod golden;
 pub(crate) mod host;
 mod identity;
+pub(crate) mod kind;
 mod layout;
 mod line;
 pub mod living;

@@ -439,8 +439,9 @@ fn largest_file(top: &OwnedFd) -> u64 {
                 FileType::RegularFile => {
                     largest = largest.max(u64::try_from(stat.st_size).unwrap_or(0));
                 }
-                // One that the program closed to itself is not looked into.
-                FileType::Directory if waiting.len() < 256 => {
+                // One that the program closed to itself is not looked into, nor one with nothing in it: in
+                // a tmpfs each entry adds to the size.
+                FileType::Directory if stat.st_size > 0 && waiting.len() < 256 => {
                     waiting.extend(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok());
                 }
                 FileType::Directory

@@ -6,6 +6,7 @@
 mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use belljar_sys::process::{
@@ -40,21 +41,26 @@ const INIT_EXIT: Duration = Duration::from_millis(50);
 
 /// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
 pub fn main() -> u8 {
-    let started = start().and_then(|control| match carry_out(&control) {
+    live(None)
+}
+
+fn live(known: Option<Rc<Plan>>) -> u8 {
+    let started = start().and_then(|control| match carry_out(&control, known) {
         Ok(told) => told,
         Err(failed) => tell(&control, &Message::Failed(failed), &[]),
     });
     u8::from(started.is_err())
 }
 
-/// The same for a keeper that is a mere copy of the engine's process. Never returns.
-pub fn main_as_copy(control: OwnedFd) -> ! {
+/// The same for a keeper that is a mere copy of the engine's process, or of a nursery that has read its
+/// plan. Never returns.
+pub fn main_as_copy(control: OwnedFd, known: Option<Rc<Plan>>) -> ! {
     let placed = fd::place_at(control, 0).and_then(|()| {
         let null = init::null()?;
         fd::place_at(&null, 1)?;
         fd::place_at(&null, 2)
     });
-    exit_now(if placed.is_ok() { main().into() } else { 1 })
+    exit_now(if placed.is_ok() { live(known).into() } else { 1 })
 }
 
 /// Lets go of all that a careless parent left open, and of its terminal.
@@ -75,8 +81,11 @@ pub(crate) fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>])
 }
 
 /// Tells how it ended; what stopped it before there was anything to end is for the caller to tell.
-fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
-    let opening = receive_plan(control).at(Step::Plan)?;
+fn carry_out(
+    control: &OwnedFd,
+    known: Option<Rc<Plan>>,
+) -> std::result::Result<Result<()>, Failed> {
+    let opening = receive_plan(control, known).at(Step::Plan)?;
     arm(opening.plan.fault);
     // Again, now that a fault may be armed for this step.
     Ok::<(), Errno>(()).at(Step::Plan)?;

@@ -41,7 +41,27 @@ pub struct Plan {
     pub fault: Option<Fault>,
 }
 
+/// What of a plan is one sandbox's alone. All the rest is the same for every sandbox of a kind, which is
+/// written down and read once for all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Own {
+    pub id: String,
+    pub identity: Identity,
+    /// The name of its cgroup, if it has one.
+    pub name: String,
+}
+
 impl Plan {
+    /// Makes the plan of a kind that of one sandbox.
+    pub fn adopt(&mut self, own: Own) {
+        let Own { id, identity, name } = own;
+        (self.id, self.identity) = (id, identity);
+        if let Some(cgroup) = &mut self.cgroup {
+            cgroup.name = name;
+        }
+    }
+
     /// The payload is a copy of somebody else, who lets it in.
     pub fn is_joined(&self) -> bool {
         self.hold == Some(Hold::Forked)

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
 use crate::cgroup::Group;
@@ -14,6 +15,11 @@ use crate::layer::{Check, Layer};
 use crate::payload::NAMESPACES;
 use crate::plan::{Bound, Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource, Root};
 use crate::report::Ready;
+
+/// As much as the longest of them has: some sixty mounts.
+const FILE_BYTES: usize = 16 << 10;
+/// And as much as is read of any.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Variables through which a caller's environment would change what a program loads or runs.
 pub const NEVER_PASSED: [&str; 6] =
@@ -52,7 +58,7 @@ pub(crate) fn check_all(
         streams_are_pipes,
         outside,
         status: status_of(pid),
-        membership: fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
+        membership: read(pid, "cgroup"),
         mounts: mounts_of(pid),
     };
     plan.expect.iter().map(|layer| payload.check(*layer)).collect()
@@ -64,13 +70,22 @@ pub(crate) fn own_namespaces() -> [u64; 7] {
 }
 
 fn status_of(pid: u32) -> HashMap<String, String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let text = read(pid, "status");
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect()
 }
 
+/// What the kernel says of a process, or nothing. Such files have no length to ask for, and the kernel
+/// writes them anew for each small read.
+fn read(pid: u32, file: &str) -> String {
+    let mut text = Vec::with_capacity(FILE_BYTES);
+    let file = fs::File::open(format!("/proc/{pid}/{file}"));
+    let read = file.and_then(|file| file.take(MOST_BYTES).read_to_end(&mut text));
+    read.ok().and_then(|_| String::from_utf8(text).ok()).unwrap_or_default()
+}
+
 fn mounts_of(pid: u32) -> Vec<Mount> {
-    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let text = read(pid, "mountinfo");
     text.lines().filter_map(Mount::parse).collect()
 }
 
@@ -148,14 +163,14 @@ impl Payload<'_> {
 
     /// Field 6 of /proc/PID/stat is the session, which the payload must lead.
     fn leads_session(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let stat = read(self.pid, "stat");
         let after_name = stat.rfind(')').and_then(|end| stat.get(end + 1..)).unwrap_or("");
         after_name.split_ascii_whitespace().nth(3) == Some(self.pid.to_string().as_str())
     }
 
     fn rlimits(&self) -> (String, bool) {
         let limits = self.plan.lockdown.as_ref().map_or(&[][..], |one| &one.rlimits);
-        let text = fs::read_to_string(format!("/proc/{}/limits", self.pid)).unwrap_or_default();
+        let text = read(self.pid, "limits");
         let kept = limits.iter().all(|limit| {
             let value = limit.value.to_string();
             text.lines()

@@ -365,6 +365,12 @@ pub(crate) fn make_parent(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
 }
 
 pub(crate) fn make_directories(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    // Most often all above it is there.
+    match rustix::fs::mkdirat(root, relative(path), READABLE) {
+        Ok(()) | Err(Errno::EXIST) => return Ok(()),
+        Err(Errno::NOENT) => {} // nothing to make, or not all at once
+        Err(errno) => return Err(errno),
+    }
     let mut made = std::path::PathBuf::new();
     for component in relative(path).components() {
         let Component::Normal(name) = component else {

@@ -267,6 +267,8 @@ impl Run<'_> {
         };
         // Before a sandbox is taken: a file that cannot be had is no reason to use one up.
         let placed = native::run::open_placed(&self.spec.placed)?;
+        // Before one is taken: what is made in its place stands back from now on.
+        let _running = pool.running();
         for _ in 0..MOST_TRIES {
             let parked = match pool.take(&wanted) {
                 Some(parked) => parked,
@@ -284,7 +286,6 @@ impl Run<'_> {
                 None => return Ok(None),
             };
             begun(recording).await?;
-            let _running = pool.running();
             let mut tally = self.tally();
             match parked.run(&self.spec, &delivery, &placed, talk, &mut tally).await {
                 (Ok(finished), planned) => {

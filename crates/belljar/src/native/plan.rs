@@ -44,6 +44,7 @@ pub(crate) struct Inputs<'a> {
 }
 
 /// A plan, and what the level would have had but the request allows to be absent.
+#[derive(Clone)]
 pub(crate) struct Planned {
     pub plan: Plan,
     pub missing: Vec<Missing>,

@@ -81,7 +81,7 @@ pub fn start_ahead() -> Option<Ahead> {
         Some(child) => Some(Ahead { control, child: Some(child) }),
         None => {
             drop(control);
-            belljar_jail::keeper::main_as_copy(theirs)
+            belljar_jail::keeper::main_as_copy(theirs, None)
         }
     }
 }
@@ -251,7 +251,9 @@ async fn hand_over(
     let placed = open_placed(&spec.placed)?;
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
     wire::plan_memory(plan)
-        .and_then(|plan| wire::send_plan(&keeper.control, plan.as_fd(), streams.theirs(), &fds))
+        .and_then(|plan| {
+            wire::send_plan(&keeper.control, plan.as_fd(), None, streams.theirs(), &fds)
+        })
         .map_err(Error::backend("hand the plan to the keeper"))?;
     drop(fds);
     drop(placed);

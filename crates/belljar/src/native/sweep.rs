@@ -20,13 +20,19 @@ const PREFIX: &str = "belljar";
 
 /// Names a run's directories after this process.
 pub(crate) fn name(unique: &str) -> String {
-    name_after(std::process::id(), unique)
+    static OURS: OnceLock<String> = OnceLock::new();
+    let ours = OURS.get_or_init(|| owner(std::process::id()));
+    format!("{ours}-{unique}")
 }
 
 /// Names directories after another process, which outlives this one: they are swept when it is gone.
 pub(crate) fn name_after(pid: u32, unique: &str) -> String {
+    format!("{}-{unique}", owner(pid))
+}
+
+fn owner(pid: u32) -> String {
     let (start, world) = (start_time(pid).unwrap_or(0), world());
-    format!("{PREFIX}-{pid}-{start}-{world}-{unique}")
+    format!("{PREFIX}-{pid}-{start}-{world}")
 }
 
 /// What tells this process from every other one, of this boot and of all before it.
