@@ -15,6 +15,7 @@ mod integer;
 mod judge;
 mod junit;
 mod lanes;
+mod marshal;
 mod session;
 mod streams;
 mod text;
@@ -37,9 +38,15 @@ use crate::model::error::Error;
 use crate::model::level::Level;
 use crate::model::limits::LimitsRequest;
 use crate::model::request::{Data, RunRequest, StartRequest};
+use crate::model::spec::WORKSPACE;
 use crate::queue::Place;
 use case::{is_false, present};
 use checked::Checked;
+
+/// Our own program beside candidates, for zygotes to have loaded: path and text.
+pub(crate) fn program() -> (String, &'static str) {
+    (format!("{WORKSPACE}/{}", session::INSIDE), calls::INSIDE)
+}
 
 /// A candidate and its cases. Fields that are left out take their defaults.
 ///

@@ -37,7 +37,7 @@ pub struct Run<'a> {
     pub(super) interpreter: Option<Interpreter>,
     pub(super) out: Option<PathBuf>,
     pub(super) start: StartRequest,
-    pub(super) gate: Gate,
+    pub(crate) gate: Gate,
     /// What is recorded of the request, when something is.
     pub(super) asked: Option<Asked>,
     pub(super) caller: Caller,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Timing;
-use super::calls::{self, Loaded};
+use super::calls::{self, Answers, Loaded};
 use super::case::Kind;
 use super::lanes::Shared;
 use super::streams;
@@ -135,12 +135,14 @@ async fn once(shared: &Arc<Shared>, index: Option<usize>) -> Result<Option<f64>,
     {
         return streams::cpu_ms(shared, shared.case(index)).await;
     }
-    let Ok(Loaded::Ready(mut session, _)) = calls::open(shared, true).await else {
+    let Ok(Loaded::Ready(mut session, _)) = calls::open(shared, true, 0).await else {
         return Ok(None);
     };
     if let Some(index) = index {
         let case = shared.case(index);
-        match calls::call(&mut session, shared, case, shared.checked.limit(case), true).await {
+        match calls::call(&mut session, shared, case, shared.checked.limit(case), Answers::Copy)
+            .await
+        {
             Ok((judged, ..)) if judged.verdict == super::CaseVerdict::Passed => {}
             Ok(_) | Err(_) => return Ok(None),
         }
