@@ -87,7 +87,7 @@ fn what_is_no_value_is_refused_in_words() {
         ("deep", "nested deeper than"),
         ("long", "longer than"),
         ("many", "more than"),
-        ("object", "is a object"),
+        ("object", "is of type object"),
         ("function", "is a function"),
         ("generator", "is a generator"),
         ("half", "surrogate"),

@@ -11,6 +11,7 @@ mod checked;
 mod compare;
 pub mod feedback;
 pub mod formats;
+mod instructions;
 mod integer;
 mod judge;
 mod junit;
@@ -266,8 +267,11 @@ pub struct Timing {
     pub cpu_ms: f64,
     pub low_ms: f64,
     pub high_ms: f64,
-    /// Machine instructions of one call, where the host counts them for a sandbox.
+    /// Machine instructions of one call, without the kernel's: the median.
     pub instructions: Option<u64>,
+    /// Why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_instructions: Option<String>,
     /// The host was too busy, or the candidate too uneven, for the interval to become narrow.
     pub noisy: bool,
 }

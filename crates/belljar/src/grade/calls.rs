@@ -192,6 +192,13 @@ pub(super) fn not_loaded(raised: Raised) -> Judged {
     Judged { raised: Some(raised), ..Judged::new(CaseVerdict::NotLoaded, why) }
 }
 
+/// The same with instructions counted, from before the candidate is loaded.
+pub(super) async fn open_counted(shared: &Arc<Shared>) -> Result<Loaded<'_>, Stopped> {
+    let session = start(shared)?;
+    session.counts.want();
+    load(shared, session, true, 0).await
+}
+
 /// Starts a sandbox and loads the candidate. The process that loaded it answers the last of `cases` itself, if so many
 /// are known to come; 0 if not.
 pub(super) async fn open(
@@ -199,6 +206,10 @@ pub(super) async fn open(
     copies: bool,
     cases: usize,
 ) -> Result<Loaded<'_>, Stopped> {
+    load(shared, start(shared)?, copies, cases).await
+}
+
+fn start(shared: &Arc<Shared>) -> Result<Session<'_>, Stopped> {
     let checked = &shared.checked;
     let mut files = checked.request.files.clone();
     files.insert(checked.file.clone(), Data::from(checked.request.code.clone()));
@@ -209,7 +220,16 @@ pub(super) async fn open(
     if request.limits.cpu_ms.is_none() && longest_ms > DEFAULT_CPU_MS {
         request.limits.cpu_ms = Some(longest_ms);
     }
-    let mut session = Session::start(&shared.engine, request).map_err(Stopped::Ours)?;
+    Session::start(&shared.engine, request).map_err(Stopped::Ours)
+}
+
+async fn load<'a>(
+    shared: &'a Arc<Shared>,
+    mut session: Session<'a>,
+    copies: bool,
+    cases: usize,
+) -> Result<Loaded<'a>, Stopped> {
+    let checked = &shared.checked;
     let order = json!({
         "file": format!("/workspace/{}", checked.file),
         "setup": checked.request.setup_code,
@@ -244,7 +264,7 @@ pub(super) async fn call(
     let deadline = shared.deadline(limit);
     let started = Instant::now();
     match plain_order(case, &nonce) {
-        Some(order) => session.tell_bytes(&order)?,
+        Some(order) => session.tell_call(&order)?,
         None => session.tell(&Order {
             n: &nonce,
             func: case.func_name.as_deref(),

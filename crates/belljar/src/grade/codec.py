@@ -79,7 +79,7 @@ class Encoder:
             return self.encode(value.tolist(), depth + 1)
         if self.keep:
             return {"$object": self.keep(value)}
-        raise Refused(f"is a {name_of(kind)}, which is no value that can be passed out")
+        raise Refused(f"is of type {name_of(kind)}, which is no value that can be passed out")
 
     def integer(self, value):
         if -(1 << 63) <= value < 1 << 63:
@@ -169,7 +169,10 @@ class Channel:
         os.dup2(2, 1)  # what is printed is no answer
 
     def read(self):
-        message = os.read(self.source, 1 << 16)
+        return self.rest(os.read(self.source, 1 << 16))
+
+    def rest(self, message):
+        """The message that begins so."""
         while message and (len(message) < 4 or len(message) - 4 < int.from_bytes(message[:4], "little")):
             more = os.read(self.source, 1 << 20)
             message = message + more if more else b""

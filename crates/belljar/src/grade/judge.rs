@@ -191,7 +191,7 @@ fn returned(case: &Case, value: Value, kind: &str) -> Judged {
         && wanted != kind
     {
         let shown = show(&value);
-        let why = format!("expected a {wanted}, got {shown}, which is a {}", value.type_name());
+        let why = format!("expected type {wanted}, got {shown}, of type {}", value.type_name());
         return Judged::new(CaseVerdict::WrongAnswer, why).with(Some(value), None);
     }
     let rules = Rules { tolerance: case.tolerance, unordered: case.unordered };

@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::case::present;
+use super::instructions::Counts;
+use super::integer::Integer;
 use super::marshal;
 use super::value::{Value, check_bounds};
 use super::{GradeRequest, Raised};
@@ -32,8 +34,11 @@ const MAX_MESSAGE_BYTES: usize = 32 << 20;
 const HEAD: usize = 4;
 /// Messages that may wait: an answer, the end of its process, and one for the word that came between.
 const MAX_WAITING: usize = 3;
-/// The first byte of messages that are not JSON: a call, its value, the end of a process.
+/// The first byte of messages that are not JSON: a call, one that may come in pieces, its value, the end of a process.
 pub(super) const CALL: u8 = b'c';
+const LONG_CALL: u8 = b'C';
+/// What is written to a pipe in one piece.
+const ONE_PIECE: usize = 4096;
 const VALUE: u8 = b'v';
 const END: u8 = b'e';
 /// Characters of the word that only one case's process is given.
@@ -98,12 +103,17 @@ impl Told {
                 })
             }
             (&END, rest) => {
-                let (status, memory) = rest.split_first_chunk()?;
-                let status = ExitStatus::from_raw(i32::from_le_bytes(*status));
+                let Some(Value::List(pair)) = marshal::read(rest) else { return None };
+                let [Value::Int(Integer::Small(status)), Value::Int(Integer::Small(kib))] =
+                    pair.as_slice()
+                else {
+                    return None;
+                };
+                let status = ExitStatus::from_raw(i32::try_from(*status).ok()?);
                 let signal = status.signal().map(|signal| -signal);
                 Some(Self {
                     ended: Some(signal.or(status.code()).unwrap_or(-1)),
-                    memory: Some(u64::from_le_bytes(memory.try_into().ok()?)),
+                    memory: Some(u64::try_from(*kib).ok()?.saturating_mul(1024)),
                     ..Self::default()
                 })
             }
@@ -122,6 +132,8 @@ pub(super) struct Session<'a> {
     to: Option<mpsc::Sender<Vec<u8>>>,
     inbox: Arc<Mutex<Inbox>>,
     run: Option<Running<'a>>,
+    /// Instructions, counted where somebody asked for it before it began.
+    pub counts: Counts,
 }
 
 #[derive(Default)]
@@ -169,16 +181,17 @@ impl Inbox {
 impl<'a> Session<'a> {
     /// Starts one; nothing is waited for yet.
     pub(super) fn start(engine: &'a Engine, request: RunRequest) -> Result<Self, Error> {
-        let mut run = engine.prepare(request)?;
-        run.gate.no_advice(); // nobody would hear it
+        let run = engine.prepare(request)?;
         let (to, input) = mpsc::channel(1);
         let inbox = Arc::new(Mutex::new(Inbox::default()));
         let heard = Arc::clone(&inbox);
+        let counts = Counts::default();
+        let counting = counts.clone();
         let run = Box::pin(async move {
             let mut sink = |stream, bytes: &[u8]| lock(&heard).take(stream, bytes);
-            run.converse(input, &mut sink).await
+            run.converse(input, &mut sink, &mut |keeper| counting.begin(keeper)).await
         });
-        Ok(Self { to: Some(to), inbox, run: Some(run) })
+        Ok(Self { to: Some(to), inbox, run: Some(run), counts })
     }
 
     /// Says something and hears one answer.
@@ -201,9 +214,13 @@ impl<'a> Session<'a> {
         self.send(whole)
     }
 
-    /// Says what is no JSON.
-    pub(super) fn tell_bytes(&mut self, message: &[u8]) -> Result<(), Stopped> {
-        self.send([&[0; HEAD], message].concat())
+    /// Says a call that begins with its sign.
+    pub(super) fn tell_call(&mut self, call: &[u8]) -> Result<(), Stopped> {
+        let mut whole = [&[0; HEAD], call].concat();
+        if whole.len() > ONE_PIECE {
+            whole[HEAD] = LONG_CALL;
+        }
+        self.send(whole)
     }
 
     fn send(&mut self, mut whole: Vec<u8>) -> Result<(), Stopped> {
@@ -360,7 +377,10 @@ mod tests {
         assert_eq!((value.n.as_deref(), value.memory), (Some(nonce), Some(7)));
         assert_eq!((value.value, value.kind.as_deref()), (Some(Value::Bool(true)), Some("bool")));
         let end = |status: i32| {
-            Told::read(&[b"e", &status.to_le_bytes()[..], &[0; 8]].concat()).unwrap().ended
+            let pair = [b"e[\x02\0\0\0i", &status.to_le_bytes()[..], b"i\x07\0\0\0"].concat();
+            let told = Told::read(&pair).unwrap();
+            assert_eq!(told.memory, Some(7 << 10));
+            told.ended
         };
         assert_eq!((end(3 << 8), end(9), end(0)), (Some(3), Some(-9), Some(0)));
         let wrong: [&[u8]; 6] = [b"", b"v", b"vshort", b"e\0\0\0\0", b"x", b"{\"strange\":1}"];

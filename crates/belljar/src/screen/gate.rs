@@ -25,13 +25,6 @@ impl Gate {
         Self { mode, screener: Arc::clone(screener), sources: Some(sources), found: None }
     }
 
-    /// Reads nothing that would not refuse the run.
-    pub(crate) fn no_advice(&mut self) {
-        if self.mode == ScreenMode::Advise {
-            self.mode = ScreenMode::Off;
-        }
-    }
-
     /// Screens now if findings would refuse the run. The second time costs nothing.
     pub(crate) async fn pass(&mut self, engine: &Engine) -> Result<(), Error> {
         let sources = self.sources.take_if(|_| self.mode == ScreenMode::Refuse);
