@@ -62,7 +62,7 @@ impl Secure {
     }
 
     fn certificate(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}.pem"))
+        self.directory.join(&format!("{name}.pem"))
     }
 
     fn ask(&self, host: &str, more: &str) -> Value {

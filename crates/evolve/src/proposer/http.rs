@@ -99,8 +99,7 @@ fn key_source(endpoint: &Endpoint, dialect: Dialect) -> Option<(String, SecretSo
         (None, Some(_)) => "",
         (None, None) => dialect.default_key_env(),
     };
-    let field = "proposer.key".to_owned(); // the source adds what it is: …key_env would be said twice
-    (!name.is_empty()).then(|| (field, SecretSource::variable(name)))
+    (!name.is_empty()).then(|| ("proposer.key_env".to_owned(), SecretSource::variable(name)))
 }
 
 /// An endpoint that can be asked.
@@ -124,7 +123,15 @@ impl Client {
     pub(super) fn open(endpoint: &Endpoint, dialect: Dialect) -> Result<Self, SpecError> {
         let target = Target::new(endpoint, dialect)?;
         let source = key_source(endpoint, dialect);
-        let key = source.map(|(field, source)| source.resolve(&field)).transpose()?;
+        let key = source.map(|(field, source)| {
+            let named = endpoint.secret_source.is_some();
+            // A variable that was named without a table is told by the field that names it.
+            source.resolve(&field).map_err(|error| match named {
+                true => error,
+                false => SpecError::new(field, error.reason),
+            })
+        });
+        let key = key.transpose()?;
         let tls = target.secure.then(|| trust(endpoint.ca_file.as_deref())).transpose()?;
         Ok(Self { endpoint: endpoint.clone(), dialect, target, key, tls })
     }
