@@ -24,6 +24,8 @@ const NEEDED: [Package; 15] = [
     ("sqlite3", "/usr/bin/sqlite3"),
     ("nodejs", "/usr/bin/node"),
     ("strace", "/usr/bin/strace"),
+    // Makes the certificates of the endpoints that tests talk to.
+    ("openssl", "/usr/bin/openssl"),
     ("dbus", "/usr/bin/dbus-daemon"),
     ("bubblewrap", "/usr/bin/bwrap"),
     ("uidmap", "/usr/bin/newuidmap"),

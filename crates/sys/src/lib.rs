@@ -12,6 +12,7 @@ pub mod loop_device;
 pub mod mount;
 pub mod net;
 pub mod notify;
+pub mod perf;
 pub mod process;
 pub mod pty;
 pub mod seccomp;

@@ -36,6 +36,8 @@ pub(crate) struct Talk<'a> {
     pub input: Option<mpsc::Receiver<Vec<u8>>>,
     /// What is to be done once the program runs.
     pub beside: Option<Beside>,
+    /// Is told the keeper's process id when the sandbox stands, and before any input comes.
+    pub standing: &'a mut (dyn FnMut(u32) + Send),
 }
 
 /// Something that must not wait, nor be waited for.
@@ -276,10 +278,13 @@ pub(super) async fn follow(
     let mut out = Reading::new(Stream::Stdout, stdout, spec);
     let mut err = Reading::new(Stream::Stderr, stderr, spec);
     let mut ended = None;
-    let Talk { sink, input, beside } = talk;
+    let Talk { sink, input, beside, standing } = talk;
     let mut beside = beside.take();
     if let Some(beside) = beside.take_if(|_| started.is_some()) {
         beside();
+    }
+    if started.is_some() {
+        standing(keeper.id());
     }
     let feed = feed(stdin, spec.stdin.as_ref(), input.take());
     tokio::pin!(feed);
@@ -291,6 +296,7 @@ pub(super) async fn follow(
                     Some((Message::Started(one), _)) => {
                         started = Some(one);
                         beside.take().into_iter().for_each(|beside| beside());
+                        standing(keeper.id());
                     }
                     Some((Message::Tried(one), _)) => tally.take(&one),
                     Some((Message::Touched(one), _)) => tally.touch(&one),
@@ -310,7 +316,7 @@ pub(super) async fn follow(
             }
             read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, *sink, keeper),
             read = err.pipe.read(&mut err.buffer), if err.open => err.take(&read, *sink, keeper),
-            () = &mut feed, if feeding => feeding = false,
+            () = &mut feed, if feeding && started.is_some() => feeding = false,
         }
     }
     // All that the program wrote is in the pipes by now. Their end is not waited for: at level none
