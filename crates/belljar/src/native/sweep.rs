@@ -21,16 +21,17 @@ const PREFIX: &str = "belljar";
 /// Names a run's directories after this process.
 pub(crate) fn name(unique: &str) -> String {
     static OURS: OnceLock<String> = OnceLock::new();
-    let ours = OURS.get_or_init(|| owner(std::process::id()));
+    let ours = OURS.get_or_init(|| stem(std::process::id()));
     format!("{ours}-{unique}")
 }
 
 /// Names directories after another process, which outlives this one: they are swept when it is gone.
 pub(crate) fn name_after(pid: u32, unique: &str) -> String {
-    format!("{}-{unique}", owner(pid))
+    format!("{}-{unique}", stem(pid))
 }
 
-fn owner(pid: u32) -> String {
+/// What every name of a process's directories begins with.
+fn stem(pid: u32) -> String {
     let (start, world) = (start_time(pid).unwrap_or(0), world());
     format!("{PREFIX}-{pid}-{start}-{world}")
 }

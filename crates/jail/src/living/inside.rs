@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use belljar_sys::process::{
-    Cloned, SingleThreaded, Status, Wait, child_signals, clone, exit_now, kill_everyone, reap_any,
+    Cloned, SingleThreaded, Status, Wait, clone, exit_now, init_signals, kill_everyone, reap_any,
     set_gid, set_uid, unshare_cgroup,
 };
 use belljar_sys::{Errno, Result, fd, net};
@@ -74,7 +74,7 @@ fn stand(
     rustix::thread::set_name(c"belljar-init").at(Step::Clone)?;
     init::await_go(commands).at(Step::IdMap)?;
     init::die_with_keeper().at(Step::Become)?;
-    let signals = child_signals().at(Step::Fork)?;
+    let signals = init_signals().at(Step::Fork)?;
     let Files::Root(layout) = &plan.files else {
         return Err(Stopped::new(Step::Plan, Errno::INVAL));
     };

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_sys::process::{
-    Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, ignore_signals,
+    Cloned, Ended, SingleThreaded, Status, Wait, clone, exit_now, ignore_signals, init_signals,
     reap_any,
 };
 use belljar_sys::{Errno, Result, fd, pty};
@@ -40,7 +40,7 @@ fn tend(single: &SingleThreaded, plan: &Plan, built: &Built, mut task: Task) -> 
     rustix::thread::set_name(c"belljar-shepherd")?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     ignore_signals();
-    let signals = child_signals()?;
+    let signals = init_signals()?;
     fd::send(&task.line, HERE, &[])?;
     let terminal = match task.part {
         Part::Terminal => match pty::open() {
