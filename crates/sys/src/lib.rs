@@ -10,6 +10,7 @@ pub mod landlock;
 pub mod mount;
 pub mod net;
 pub mod notify;
+pub mod perf;
 pub mod process;
 pub mod seccomp;
 pub mod signal;

@@ -124,17 +124,19 @@ impl Run<'_> {
         let mut run = self.screen().await?;
         // Beside the run: advice must not keep anybody waiting.
         let advice = run.gate.begin();
-        run.carry_out(&mut Talk { sink, input: None }, advice).await
+        let mut talk = Talk { sink, input: None, standing: &mut |_| {} };
+        run.carry_out(&mut talk, advice).await
     }
 
     /// Runs it with a standard input that is written while it runs. What is read ahead of it is ours, so it
-    /// is not screened.
+    /// is not screened. `standing` is told the keeper's process id before any of that input is sent.
     pub(crate) async fn converse(
         self,
         input: mpsc::Receiver<Vec<u8>>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        standing: &mut (dyn FnMut(u32) + Send),
     ) -> Result<Outcome, Error> {
-        let mut talk = Talk { sink, input: Some(input) };
+        let mut talk = Talk { sink, input: Some(input), standing };
         let ended = self.carry_out(&mut talk, Advice::None).await;
         ended.map(|(outcome, _)| outcome)
     }
@@ -178,7 +180,8 @@ impl Run<'_> {
             canaries.look(stream, bytes);
             (talk.sink)(stream, bytes);
         };
-        let mut talk = Talk { sink: &mut watched, input: talk.input.take() };
+        let mut talk =
+            Talk { sink: &mut watched, input: talk.input.take(), standing: &mut *talk.standing };
         let (mut outcome, copied) = match self.try_warm(id, recording, &mut talk).await? {
             Some(warm) => (warm, None),
             None => self.run_cold(id, recording, &mut talk).await?,

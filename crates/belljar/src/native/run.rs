@@ -34,6 +34,8 @@ pub(crate) struct Talk<'a> {
     pub sink: &'a mut (dyn FnMut(Stream, &[u8]) + Send),
     /// What is written to standard input as it comes, in place of what the Spec holds; closed with it.
     pub input: Option<mpsc::Receiver<Vec<u8>>>,
+    /// Is told the keeper's process id when the sandbox stands, and before any input comes.
+    pub standing: &'a mut (dyn FnMut(u32) + Send),
 }
 
 /// What came of a plan.
@@ -269,7 +271,10 @@ pub(super) async fn follow(
     let mut out = Reading::new(Stream::Stdout, stdout, spec);
     let mut err = Reading::new(Stream::Stderr, stderr, spec);
     let mut ended = None;
-    let Talk { sink, input } = talk;
+    let Talk { sink, input, standing } = talk;
+    if started.is_some() {
+        standing(keeper.id());
+    }
     let feed = feed(stdin, spec.stdin.as_ref(), input.take());
     tokio::pin!(feed);
     let mut feeding = true;
@@ -277,7 +282,10 @@ pub(super) async fn follow(
         tokio::select! {
             message = keeper.next() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
-                    Some((Message::Started(one), _)) => started = Some(one),
+                    Some((Message::Started(one), _)) => {
+                        started = Some(one);
+                        standing(keeper.id());
+                    }
                     Some((Message::Tried(one), _)) => tally.take(&one),
                     Some((Message::Touched(one), _)) => tally.touch(&one),
                     Some((Message::Counted(some), _)) => tally.count(&some),
@@ -296,7 +304,7 @@ pub(super) async fn follow(
             }
             read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, *sink, keeper),
             read = err.pipe.read(&mut err.buffer), if err.open => err.take(&read, *sink, keeper),
-            () = &mut feed, if feeding => feeding = false,
+            () = &mut feed, if feeding && started.is_some() => feeding = false,
         }
     }
     // All that the program wrote is in the pipes by now. Their end is not waited for: at level none
