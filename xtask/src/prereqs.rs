@@ -10,7 +10,7 @@ use crate::shell;
 /// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
 pub(crate) type Package = (&'static str, &'static str);
 
-const NEEDED: [Package; 14] = [
+const NEEDED: [Package; 15] = [
     ("python3", "/usr/bin/python3"),
     // Not what programs need: the one module that keeps a random state which is not Python's.
     ("python3-numpy", "/usr/lib/python3/dist-packages/numpy/__init__.py"),
@@ -22,6 +22,8 @@ const NEEDED: [Package; 14] = [
     ("sqlite3", "/usr/bin/sqlite3"),
     ("nodejs", "/usr/bin/node"),
     ("strace", "/usr/bin/strace"),
+    // Makes the certificates of the endpoints that tests talk to.
+    ("openssl", "/usr/bin/openssl"),
     ("dbus", "/usr/bin/dbus-daemon"),
     ("bubblewrap", "/usr/bin/bwrap"),
     ("uidmap", "/usr/bin/newuidmap"),

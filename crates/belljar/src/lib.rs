@@ -45,6 +45,7 @@ mod queue;
 pub mod report;
 pub mod screen;
 pub mod seccomp;
+pub mod secrets;
 pub mod store;
 pub mod visible;
 
