@@ -154,10 +154,12 @@ fn a_daemon_of_one_case_is_gone_before_the_next() {
     let code = "import os, time\ndef solve(x):\n    if x == 0:\n        if os.fork() == 0:\n            os.setsid()\n            time.sleep(60)\n\
                 \x20   return sorted(one for one in os.listdir('/proc') if one.isdigit() and b'belljar_inside' in \
                 open(f'/proc/{one}/cmdline', 'rb').read()).__len__()\n";
-    // The loaded candidate and its copy; after the first case there would be a third.
+    // The loaded candidate and its copy; after the first case there would be a third. The last case is answered by
+    // the loaded candidate itself, alone.
     let grade = grade(request(
         code,
-        r#"[{"input_args": [0], "expected_output": 3}, {"input_args": [1], "expected_output": 2}]"#,
+        r#"[{"input_args": [0], "expected_output": 3}, {"input_args": [1], "expected_output": 2},
+            {"input_args": [2], "expected_output": 1}]"#,
     ));
     assert!(grade.all_passed, "{grade:#?}");
 }

@@ -22,6 +22,7 @@ use crate::model::error::SpecError;
 
 /// The longest value.
 const MAX_BYTES: usize = 64 << 10;
+const TOO_LONG: &str = "holds more than 65536 bytes";
 /// How long a command may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 /// Variables that a command gets of our environment.
@@ -68,7 +69,7 @@ impl Secret {
 
     fn of(bytes: Vec<u8>) -> Result<Self, &'static str> {
         if bytes.len() > MAX_BYTES {
-            return Err("holds more than 65536 bytes");
+            return Err(TOO_LONG);
         }
         let text = String::from_utf8(bytes).map_err(|_| "holds no UTF-8")?;
         match text.trim() {
@@ -210,7 +211,7 @@ fn read_until(streams: [OwnedFd; 2], deadline: Instant) -> Result<Vec<u8>, Strin
                 kept.extend_from_slice(&piece[..count]);
             }
             if kept.len() > MAX_BYTES {
-                return Ok(kept);
+                return Err(TOO_LONG.to_owned());
             }
         }
     }
