@@ -88,12 +88,9 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| {
-            let source = match source.kind() {
-                io::ErrorKind::StorageFull => {
-                    io::Error::new(source.kind(), "no room is left on its disk")
-                }
-                _ => source,
-            };
+            let full = source.kind() == io::ErrorKind::StorageFull;
+            let words = "no room is left on its disk";
+            let source = if full { io::Error::new(source.kind(), words) } else { source };
             Self::Io { path: path.to_owned(), source }
         }
     }
