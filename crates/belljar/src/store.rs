@@ -88,11 +88,10 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| {
-            let source = match source.kind() {
-                io::ErrorKind::StorageFull => {
-                    io::Error::new(source.kind(), "no room is left on its disk")
-                }
-                _ => source,
+            let source = if source.kind() == io::ErrorKind::StorageFull {
+                io::Error::new(source.kind(), "no room is left on its disk")
+            } else {
+                source
             };
             Self::Io { path: path.to_owned(), source }
         }

@@ -279,7 +279,7 @@ mod tests {
         for text in [base64.as_str(), hex.as_str(), url] {
             let all = Spelling::all(SECRET);
             let begun =
-                |cut: usize| all.iter().find_map(|one| one.begun_at_end(text[..cut].as_bytes()));
+                |cut: usize| all.iter().find_map(|one| one.begun_at_end(&text.as_bytes()[..cut]));
             for cut in 8..text.len() - 3 {
                 assert_eq!(begun(cut), Some(0), "{}", &text[..cut]);
             }
@@ -287,7 +287,7 @@ mod tests {
         for text in [base64.trim_end_matches('='), hex.as_str()] {
             let all = Spelling::all(SECRET);
             let ended =
-                |cut: usize| all.iter().find_map(|one| one.ended_at_start(text[cut..].as_bytes()));
+                |cut: usize| all.iter().find_map(|one| one.ended_at_start(&text.as_bytes()[cut..]));
             for cut in 3..text.len() - 8 {
                 assert_eq!(ended(cut), Some(text.len() - cut), "{}", &text[cut..]);
             }
