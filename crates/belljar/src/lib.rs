@@ -36,6 +36,7 @@ mod execution_id;
 pub mod explain;
 pub mod grade;
 pub mod languages;
+pub mod living;
 mod model;
 mod native;
 mod output_files;
@@ -45,16 +46,23 @@ mod queue;
 pub mod report;
 pub mod screen;
 pub mod seccomp;
+pub mod secrets;
 pub mod store;
 pub mod visible;
 
 pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};
-pub use belljar_jail::plan::{Fault, FaultKind, Hold};
+#[doc(hidden)]
+pub use belljar_jail::living::talk as living_talk;
+pub use belljar_jail::plan::{Fault, FaultKind, Hold, Tree};
 pub use belljar_jail::report::Step;
 pub use engine::{Config, Engine, Run, enter_role};
 pub use events::EventSink;
 pub use grade::Value;
+pub use living::files::{
+    Downloaded, FileError, FileEvent, FileEventKind, FileFault, Files, InsidePath, Position,
+    PutOptions, Unpacked, Uploaded, Watching, pack_host, unpack_host,
+};
 pub use model::error::{Error, SpecError, step_name};
 pub use model::event::{Event, EventKind, Process, Risk, Severity, Weighed};
 pub use model::level::Level;
@@ -71,6 +79,9 @@ pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;
 pub use native::host::Host;
+/// Living sandboxes without their store: for the suites.
+#[doc(hidden)]
+pub use native::living as runtime;
 pub use native::run::{Ahead, start_ahead};
 pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};

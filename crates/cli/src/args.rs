@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod evolve;
+pub(crate) mod sandbox;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Evolve(Box<evolve::Evolve>),
     /// Run many requests in parallel, one JSON object a line
     Batch(Batch),
+    /// Sandboxes that stay, by name: files, execs, snapshots, forks
+    Sandbox(Box<sandbox::Sandbox>),
     /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
     /// Print numbers of all recorded runs, and what the running server keeps ready

@@ -179,12 +179,12 @@ fn hide(plan: &Plan) -> Result<()> {
 }
 
 /// Nobody reads init's memory or descriptors, and its namespace never outlives the keeper.
-fn die_with_keeper() -> Result<()> {
+pub(crate) fn die_with_keeper() -> Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
 }
 
-fn await_go(commands: &OwnedFd) -> Result<()> {
+pub(crate) fn await_go(commands: &OwnedFd) -> Result<()> {
     let mut word = [0u8; 1];
     match rustix::io::retry_on_intr(|| rustix::io::read(commands, &mut word))? {
         1 => Ok(()),
@@ -439,8 +439,9 @@ fn largest_file(top: &OwnedFd) -> u64 {
                 FileType::RegularFile => {
                     largest = largest.max(u64::try_from(stat.st_size).unwrap_or(0));
                 }
-                // One that the program closed to itself is not looked into.
-                FileType::Directory if waiting.len() < 256 => {
+                // One that the program closed to itself is not looked into, nor one with nothing in it: in
+                // a tmpfs each entry adds to the size.
+                FileType::Directory if stat.st_size > 0 && waiting.len() < 256 => {
                     waiting.extend(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok());
                 }
                 FileType::Directory

@@ -6,6 +6,7 @@
 mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use belljar_sys::process::{
@@ -32,33 +33,38 @@ use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, Opening, joining_fds, receive_p
 use crate::{ids, init, readback, scratch, tree};
 
 /// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
-const SETUP_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long init may take to end everything before it is killed itself.
-const ENDING_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(5);
 /// How long an init that has reported may take to exit by itself.
 const INIT_EXIT: Duration = Duration::from_millis(50);
 
 /// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
 pub fn main() -> u8 {
-    let started = start().and_then(|control| match carry_out(&control) {
+    live(None)
+}
+
+fn live(known: Option<Rc<Plan>>) -> u8 {
+    let started = start().and_then(|control| match carry_out(&control, known) {
         Ok(told) => told,
         Err(failed) => tell(&control, &Message::Failed(failed), &[]),
     });
     u8::from(started.is_err())
 }
 
-/// The same for a keeper that is a mere copy of the engine's process. Never returns.
-pub fn main_as_copy(control: OwnedFd) -> ! {
+/// The same for a keeper that is a mere copy of the engine's process, or of a nursery that has read its
+/// plan. Never returns.
+pub fn main_as_copy(control: OwnedFd, known: Option<Rc<Plan>>) -> ! {
     let placed = fd::place_at(control, 0).and_then(|()| {
         let null = init::null()?;
         fd::place_at(&null, 1)?;
         fd::place_at(&null, 2)
     });
-    exit_now(if placed.is_ok() { main().into() } else { 1 })
+    exit_now(if placed.is_ok() { live(known).into() } else { 1 })
 }
 
 /// Lets go of all that a careless parent left open, and of its terminal.
-fn start() -> Result<OwnedFd> {
+pub(crate) fn start() -> Result<OwnedFd> {
     fd::close_inherited(3)?;
     let control = fd::take_stdin()?;
     // A session of our own: Ctrl-C in the caller's terminal is the caller's to handle.
@@ -69,14 +75,17 @@ fn start() -> Result<OwnedFd> {
     Ok(control)
 }
 
-fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
+pub(crate) fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let json = serde_json::to_vec(message).map_err(|_| Errno::PROTO)?;
     fd::send(control, &json, fds)
 }
 
 /// Tells how it ended; what stopped it before there was anything to end is for the caller to tell.
-fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
-    let opening = receive_plan(control).at(Step::Plan)?;
+fn carry_out(
+    control: &OwnedFd,
+    known: Option<Rc<Plan>>,
+) -> std::result::Result<Result<()>, Failed> {
+    let opening = receive_plan(control, known).at(Step::Plan)?;
     arm(opening.plan.fault);
     // Again, now that a fault may be armed for this step.
     Ok::<(), Errno>(()).at(Step::Plan)?;
@@ -107,7 +116,7 @@ fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
     Ok(told)
 }
 
-fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
+pub(crate) fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
     let made = Group::create(cgroup);
     let index = made.as_ref().err().map_or(0, |(index, _)| *index);
     made.map_err(|(_, errno)| errno).at_item(Step::Cgroup, index)
@@ -520,7 +529,7 @@ fn ended(ending: &Ending) -> End {
     if ending.exited { End::Exited(ending.value) } else { End::Signaled(ending.value) }
 }
 
-fn is_pipe(stream: &OwnedFd) -> bool {
+pub(crate) fn is_pipe(stream: &OwnedFd) -> bool {
     rustix::fs::fstat(stream)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
 }
@@ -534,7 +543,7 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     crate::wire::control_pair()
 }
 
-fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
+pub(crate) fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
     // Rounded up, so that a deadline has passed when we wake for it.
     let left = Timespec::try_from(left + Duration::from_micros(100)).map_err(|_| Errno::INVAL)?;
     rustix::io::retry_on_intr(|| poll(fds, Some(&left)))?;

@@ -21,7 +21,7 @@ use crate::report::{At, Step, Stopped};
 use crate::tripwire::Tripwires;
 
 /// A directory that every plan binds, so it exists; the new root is put over it for a moment.
-const STAGE: &str = "/usr";
+pub(crate) const STAGE: &str = "/usr";
 /// The root holds names, small files and mount points; nothing that grows.
 const ROOT_BYTES: &str = "32m";
 const ROOT_INODES: &str = "8192";
@@ -36,8 +36,8 @@ const READABLE: Mode = Mode::from_raw_mode(0o755);
 /// Trees of the host, opened in our mount namespace before we give up the id that may look at them.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    binds: Vec<OwnedFd>,
-    devices: Vec<OwnedFd>,
+    pub(crate) binds: Vec<OwnedFd>,
+    pub(crate) devices: Vec<OwnedFd>,
 }
 
 /// What init needs of the finished root.
@@ -124,7 +124,7 @@ pub(crate) fn build(
         }
     }
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
-    let (proc, tripwires) = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
+    let (proc, tripwires) = add_proc(root.as_fd(), root.as_fd(), &plan.proc).at(Step::Proc)?;
     disk.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
@@ -147,7 +147,11 @@ fn stage() -> Result<OwnedFd> {
     Ok(root)
 }
 
-fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd> {
+pub(crate) fn new_mount(
+    kind: &str,
+    options: &[(&str, &str)],
+    flags: MountAttrFlags,
+) -> Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
         fsconfig_set_string(&context, *key, *value)?;
@@ -156,7 +160,7 @@ fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Res
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>, target: &Path) -> Result<()> {
+pub(crate) fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>, target: &Path) -> Result<()> {
     move_mount(mount, "", at, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
@@ -187,7 +191,7 @@ fn attach_bind(root: BorrowedFd<'_>, bind: &Bind, tree: &OwnedFd) -> Result<()> 
     attach(tree.as_fd(), root, relative(&bind.target))
 }
 
-fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<()> {
+pub(crate) fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<()> {
     make_directories(root, Path::new("/dev"))?;
     for (device, node) in plan.devices.iter().zip(nodes) {
         let target = Path::new("/dev").join(&device.name);
@@ -211,8 +215,13 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
     Ok(())
 }
 
-/// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered.
-fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<(OwnedFd, Tripwires)> {
+/// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered by what is kept in
+/// `corner`.
+pub(crate) fn add_proc(
+    root: BorrowedFd<'_>,
+    corner: BorrowedFd<'_>,
+    plan: &Proc,
+) -> Result<(OwnedFd, Tripwires)> {
     let options: &[(&str, &str)] =
         if plan.only_processes { &[("subset", "pid"), ("hidepid", "invisible")] } else { &[] };
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -226,15 +235,15 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<(OwnedFd, Tripwires)> {
     make_directories(root, Path::new("/proc"))?;
     attach(proc.as_fd(), root, Path::new("proc"))?;
     if !plan.masked.is_empty() {
-        add_covers(root)?;
+        add_covers(corner)?;
     }
     let mut covers = [None, None];
     for name in plan.masked.iter().filter(|name| !plan.watched.contains(name)) {
-        cover(root, proc.as_fd(), name, &mut covers)?;
+        cover(corner, proc.as_fd(), name, &mut covers)?;
     }
     let mut tripwires = Tripwires::default();
     for (place, name) in plan.watched.iter().enumerate() {
-        if let Some(cover) = cover_watched(root, proc.as_fd(), name)? {
+        if let Some(cover) = cover_watched(corner, proc.as_fd(), name)? {
             tripwires.add(place, cover);
         }
     }
@@ -304,15 +313,15 @@ fn add_covers(root: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// One tmpfs for everything writable, so that one limit bounds it all.
-struct Disk {
-    top: OwnedFd,
+pub(crate) struct Disk {
+    pub(crate) top: OwnedFd,
     parts: Vec<OwnedFd>,
 }
 
 impl Disk {
     /// Makes it and clones its parts. Only what is attached somewhere can be cloned, so it goes onto
     /// the stage, where the root will cover it and the pivot take it away: no unmount of its own.
-    fn make(plan: &Writable) -> Result<Self> {
+    pub(crate) fn make(plan: &Writable) -> Result<Self> {
         let (bytes, inodes) = (plan.bytes.to_string(), plan.inodes.to_string());
         let options = [("size", bytes.as_str()), ("nr_inodes", inodes.as_str()), ("mode", "0755")];
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -328,7 +337,7 @@ impl Disk {
         Ok(Self { top, parts })
     }
 
-    fn attach(&self, root: BorrowedFd<'_>, plan: &Writable) -> Result<()> {
+    pub(crate) fn attach(&self, root: BorrowedFd<'_>, plan: &Writable) -> Result<()> {
         for (directory, part) in plan.directories.iter().zip(&self.parts) {
             make_directories(root, &directory.target)?;
             attach(part.as_fd(), root, relative(&directory.target))?;
@@ -337,7 +346,7 @@ impl Disk {
     }
 }
 
-fn pivot(root: BorrowedFd<'_>) -> Result<()> {
+pub(crate) fn pivot(root: BorrowedFd<'_>) -> Result<()> {
     rustix::process::fchdir(root)?;
     // With both names ".", the old root ends up stacked on the new one, and goes with one unmount.
     rustix::process::pivot_root(".", ".")?;
@@ -356,6 +365,12 @@ pub(crate) fn make_parent(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
 }
 
 pub(crate) fn make_directories(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    // Most often all above it is there.
+    match rustix::fs::mkdirat(root, relative(path), READABLE) {
+        Ok(()) | Err(Errno::EXIST) => return Ok(()),
+        Err(Errno::NOENT) => {} // nothing to make, or not all at once
+        Err(errno) => return Err(errno),
+    }
     let mut made = std::path::PathBuf::new();
     for component in relative(path).components() {
         let Component::Normal(name) = component else {

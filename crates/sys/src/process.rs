@@ -262,6 +262,15 @@ pub fn reset_signals() -> Result<()> {
     Ok(())
 }
 
+/// Makes this process deaf to every signal that can be ignored: what others of its own id could stop it with. The
+/// end of children is still told. Ignored signals stay so over exec; see [`reset_signals`].
+pub fn ignore_signals() {
+    for signal in (1..=64).filter(|signal| *signal != libc::SIGCHLD) {
+        // SAFETY: installs no handler; numbers that cannot be changed answer EINVAL.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// Gives this process an empty session keyring, so that no key of the caller's can be found.
 pub fn forget_keyring() -> Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;

@@ -47,6 +47,16 @@ fn handle(signal: libc::c_int) -> Result<()> {
     check(result.into()).map(drop)
 }
 
+/// From now on a write beyond the limit on a file's size is `EFBIG` and no end of this process.
+pub fn ignore_file_limit() -> Result<()> {
+    // SAFETY: all zeroes is a sigaction: no flag and an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = libc::SIG_IGN;
+    // SAFETY: `action` is whole and outlives the call; no code of ours is run by it.
+    let result = unsafe { libc::sigaction(libc::SIGXFSZ, &raw const action, std::ptr::null_mut()) };
+    check(result.into()).map(drop)
+}
+
 /// Runs between any two instructions of the process: one write, which is async-signal-safe
 /// (signal-safety(7)), and errno as it was.
 extern "C" fn note(_: libc::c_int) {

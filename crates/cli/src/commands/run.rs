@@ -274,7 +274,7 @@ pub(super) fn text(
 /// Standard input travels in the request; more than this belongs in a file.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
 
-fn read_stdin(path: &Path) -> Result<Data, SpecError> {
+pub(super) fn read_stdin(path: &Path) -> Result<Data, SpecError> {
     let wrong = |reason: String| SpecError::new("stdin", format!("{}: {reason}", path.display()));
     let source: Box<dyn Read> = if path == Path::new("-") {
         Box::new(std::io::stdin())
@@ -291,7 +291,7 @@ fn read_stdin(path: &Path) -> Result<Data, SpecError> {
     Ok(bytes.into())
 }
 
-fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, SpecError> {
+pub(super) fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, SpecError> {
     given
         .iter()
         .map(|pair| {

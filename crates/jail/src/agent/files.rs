@@ -1,0 +1,292 @@
+//! Files and watches that are open, by number.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use belljar_sys::Errno;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+
+use super::acts::meta;
+use super::place::Spot;
+use super::watch::Watch;
+use super::wire::{Answer, Fault, Finish, How, Place, Time};
+use super::{Failed, Outcome};
+
+/// At once. One transfer has one.
+const MAX_HANDLES: usize = 16;
+/// Permission bits without setuid, setgid and sticky.
+const PLAIN_MODE: u32 = 0o777;
+const DEFAULT_MODE: u32 = 0o644;
+/// File systems whose files are the kernel speaking: to read one may wait, and /proc/self is the agent.
+const NO_DATA: [i64; 3] = [0x9fa0, 0x6265_6572, 0x6367_7270]; // proc, sysfs, cgroup2
+
+#[derive(Debug, Default)]
+pub(super) struct Handles([Option<Handle>; MAX_HANDLES]);
+
+#[derive(Debug)]
+enum Handle {
+    Read(std::fs::File),
+    Patch { file: std::fs::File, above: Option<OwnedFd>, append: bool },
+    Put(Put),
+    Watch(Box<Watch>),
+}
+
+/// A file that is written beside its place.
+#[derive(Debug)]
+struct Put {
+    file: std::fs::File,
+    above: OwnedFd,
+    name: Vec<u8>,
+    /// Until it is in its place.
+    beside: Option<String>,
+    replace: bool,
+}
+
+impl Drop for Put {
+    fn drop(&mut self) {
+        if let Some(beside) = self.beside.take() {
+            // If it is gone already, all the better.
+            rustix::fs::unlinkat(&self.above, &*beside, AtFlags::empty()).ok();
+        }
+    }
+}
+
+impl Handles {
+    pub(super) fn open(&mut self, place: &Place, how: &How) -> Outcome<Answer> {
+        let spot = Spot::find(place)?;
+        let (handle, stat) = match *how {
+            How::Read => {
+                let (file, stat) = open_regular(&spot, OFlags::RDONLY, 0)?;
+                (Handle::Read(file), stat)
+            }
+            How::Patch { create, truncate, append, mode } => {
+                let mut flags = OFlags::WRONLY;
+                flags.set(OFlags::CREATE, create);
+                flags.set(OFlags::APPEND, append);
+                // Its name is new on the disk too, then, where the last link leads.
+                let spot = spot.follow_last()?;
+                let above = if create { Some(spot.split()?.0) } else { None };
+                let (file, stat) = open_regular(&spot, flags, mode & PLAIN_MODE)?;
+                if truncate {
+                    rustix::fs::ftruncate(&file, 0)?;
+                }
+                (Handle::Patch { file, above, append }, stat)
+            }
+            How::Put { replace, mode } => {
+                let put = Put::begin(&spot.follow_last()?, replace, mode)?;
+                let stat = rustix::fs::fstat(&put.file)?;
+                (Handle::Put(put), stat)
+            }
+        };
+        let handle = self.keep(handle)?;
+        Ok(Answer::Opened { handle, meta: meta(&stat) })
+    }
+
+    pub(super) fn watch(&mut self, place: &Place, recursive: bool) -> Outcome<Answer> {
+        let (watch, meta) = Watch::begin(place, recursive)?;
+        let handle = self.keep(Handle::Watch(Box::new(watch)))?;
+        Ok(Answer::Opened { handle, meta })
+    }
+
+    fn keep(&mut self, handle: Handle) -> Outcome<u32> {
+        let free = self.0.iter().position(Option::is_none).ok_or(Fault::TooMany {})?;
+        self.0[free] = Some(handle);
+        u32::try_from(free).map_err(|_| Fault::TooMany {}.into())
+    }
+
+    fn get(&mut self, handle: u32) -> Outcome<&mut Handle> {
+        let number = usize::try_from(handle).unwrap_or(usize::MAX);
+        let open = self.0.get_mut(number).and_then(Option::as_mut);
+        open.ok_or_else(|| Errno::BADF.into())
+    }
+
+    pub(super) fn read(&mut self, handle: u32, offset: u64, length: usize) -> Outcome<Vec<u8>> {
+        let Handle::Read(file) = self.get(handle)? else {
+            return Err(Errno::BADF.into());
+        };
+        let mut data = vec![0; length];
+        let mut filled = 0;
+        while filled < length {
+            let at = offset.saturating_add(u64::try_from(filled).unwrap_or(u64::MAX));
+            match file.read_at(&mut data[filled..], at) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        data.truncate(filled);
+        Ok(data)
+    }
+
+    pub(super) fn write(&mut self, handle: u32, offset: Option<u64>, data: &[u8]) -> Outcome<()> {
+        let (file, append) = match self.get(handle)? {
+            Handle::Patch { file, append, .. } => (file, *append),
+            Handle::Put(put) => (&mut put.file, false),
+            Handle::Read(_) | Handle::Watch(_) => return Err(Errno::BADF.into()),
+        };
+        match offset {
+            Some(offset) => file.write_all_at(data, offset),
+            None if append => file.write_all(data),
+            None => file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(data)),
+        }
+        .map_err(|error| failed(&error))
+    }
+
+    pub(super) fn finish(
+        &mut self,
+        handle: u32,
+        how: Finish,
+        modified: Option<Time>,
+    ) -> Outcome<()> {
+        self.get(handle)?;
+        let number = usize::try_from(handle).unwrap_or(usize::MAX);
+        match (self.0[number].take(), how) {
+            (Some(Handle::Patch { file, above, .. }), Finish::Sync) => {
+                set_times(&file, modified)?;
+                rustix::fs::fsync(&file)?;
+                above.map_or(Ok(()), |above| Ok(rustix::fs::fsync(above)?))
+            }
+            (Some(Handle::Patch { file, .. }), Finish::Leave) => set_times(&file, modified),
+            (Some(Handle::Put(mut put)), Finish::Sync | Finish::Leave) => {
+                set_times(&put.file, modified)?;
+                put.take_place(how)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn events(
+        &mut self,
+        handle: u32,
+        wait_ms: u32,
+        socket: &OwnedFd,
+    ) -> Outcome<Answer> {
+        let Handle::Watch(watch) = self.get(handle)? else {
+            return Err(Errno::BADF.into());
+        };
+        Ok(Answer::Events { events: watch.events(wait_ms, socket)? })
+    }
+}
+
+impl Put {
+    fn begin(spot: &Spot, replace: bool, mode: Option<u32>) -> Outcome<Self> {
+        let (above, name) = spot.split()?;
+        let mode = match rustix::fs::statat(&above, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => mode.unwrap_or(DEFAULT_MODE),
+            Err(errno) => return Err(errno.into()),
+            Ok(_) if !replace => return Err(Errno::EXIST.into()),
+            Ok(old) => match FileType::from_raw_mode(old.st_mode) {
+                FileType::RegularFile => mode.unwrap_or(old.st_mode),
+                FileType::Directory => return Err(Errno::ISDIR.into()),
+                // Where no link is followed, the link itself is what is replaced.
+                FileType::Symlink if spot.strict => mode.unwrap_or(DEFAULT_MODE),
+                FileType::Symlink
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => return Err(Fault::NotRegular {}.into()),
+            },
+        };
+        let beside = name_beside()?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&above, &*beside, flags, Mode::from_raw_mode(0o600))?;
+        let put = Self { file: file.into(), above, name, beside: Some(beside), replace };
+        rustix::fs::fchmod(&put.file, Mode::from_raw_mode(mode & PLAIN_MODE))?;
+        Ok(put)
+    }
+
+    fn take_place(&mut self, how: Finish) -> Outcome<()> {
+        if how == Finish::Sync {
+            // Before its name is: else a crash could leave the name with nothing in it.
+            rustix::fs::fsync(&self.file)?;
+        }
+        let Some(beside) = &self.beside else {
+            return Err(Errno::BADF.into());
+        };
+        // A program may have put something else there.
+        let (there, ours) = (
+            rustix::fs::statat(&self.above, &**beside, AtFlags::SYMLINK_NOFOLLOW)?,
+            rustix::fs::fstat(&self.file)?,
+        );
+        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) {
+            self.beside = None;
+            return Err(Fault::Changed {}.into());
+        }
+        let flags = if self.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        rustix::fs::renameat_with(&self.above, &**beside, &self.above, &*self.name, flags)?;
+        self.beside = None;
+        if how == Finish::Sync {
+            rustix::fs::fsync(&self.above)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nobody else's, and known at sight if a killed agent leaves it behind.
+fn name_beside() -> Outcome<String> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!(".belljar-{:016x}.part", u64::from_le_bytes(random)))
+}
+
+/// Opens what must be a regular file: nothing that waits, speaks for the kernel or does something when it is read.
+fn open_regular(spot: &Spot, flags: OFlags, mode: u32) -> Outcome<(std::fs::File, Stat)> {
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | spot.no_follow();
+    let opened = rustix::io::retry_on_intr(|| {
+        rustix::fs::openat(spot.directory(), &*spot.name, flags, Mode::from_raw_mode(mode))
+    });
+    let file = match opened {
+        Ok(file) => file,
+        // A FIFO that nobody reads, or a socket.
+        Err(Errno::NXIO) => return Err(Fault::NotRegular {}.into()),
+        Err(errno) => return Err(errno.into()),
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile if !NO_DATA.contains(&rustix::fs::fstatfs(&file)?.f_type) => {
+            Ok((file.into(), stat))
+        }
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        FileType::RegularFile
+        | FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => Err(Fault::NotRegular {}.into()),
+    }
+}
+
+/// Opens a file or directory to do something to it that is no data.
+pub(super) fn open_any(spot: &Spot) -> Outcome<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = flags | spot.no_follow();
+    let opened = rustix::fs::openat(spot.directory(), &*spot.name, flags, Mode::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
+        FileType::RegularFile | FileType::Directory => Ok(opened),
+        FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => Err(Fault::NotRegular {}.into()),
+    }
+}
+
+fn set_times(file: impl AsFd, modified: Option<Time>) -> Outcome<()> {
+    let Some(modified) = modified else { return Ok(()) };
+    Ok(rustix::fs::futimens(file, &timestamps(modified))?)
+}
+
+pub(super) fn timestamps(modified: Time) -> Timestamps {
+    let time = Timespec { tv_sec: modified.seconds, tv_nsec: modified.nanos.into() };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+fn failed(error: &std::io::Error) -> Failed {
+    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    errno.into()
+}
