@@ -6,6 +6,8 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+#[path = "evolve/adapters.rs"]
+mod adapters;
 #[path = "evolve/endpoints.rs"]
 mod endpoints;
 #[path = "evolve/improving.rs"]
@@ -18,3 +20,7 @@ mod model;
 mod refusing;
 #[path = "evolve/rig.rs"]
 mod rig;
+#[path = "evolve/secrets.rs"]
+mod secrets;
+#[path = "evolve/tls.rs"]
+mod tls;

@@ -116,6 +116,7 @@ fn nothing_is_left_after_any_end_at_any_level() {
 #[test]
 fn a_hundred_runs_open_nothing_that_stays_open() {
     let engine = engine();
+    let at_first = Traces::take(&[]);
     let run = || {
         let request = asked(RunRequest::code("bash", "echo x"));
         let outcome = block_on(engine.run(request)).expect("an outcome");
@@ -134,6 +135,7 @@ fn a_hundred_runs_open_nothing_that_stays_open() {
     }
     // At once: a run that has an Outcome has nothing else any more.
     assert_eq!(Traces::take(&[]), before);
+    assert_nothing_left(&engine, &at_first);
 }
 
 #[test]

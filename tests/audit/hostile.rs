@@ -131,3 +131,51 @@ fn secrets_are_nowhere_in_the_trail() {
         assert!(ended.code == Some(2) && ended.err().contains(words), "{ended:?}");
     }
 }
+
+#[test]
+fn encoded_secrets_are_nowhere_in_the_trail() {
+    let place = Place::new();
+    let secret = "k3y/with+odd&bytes~~?";
+    let code = "
+import base64, binascii, os, sys, urllib.parse
+key = os.environ['KEY'].encode()
+for before in (b'', b'x', b'xy'):
+    print(base64.b64encode(before + key).decode(), base64.urlsafe_b64encode(before + key).decode())
+print(key.hex(), key.hex().upper(), key.hex(' '), urllib.parse.quote(key), urllib.parse.quote_plus(key, safe=''))
+sys.stderr.write(base64.encodebytes(b'-' * 50 + key).decode())
+try: os.chroot('/' + key.hex())
+except OSError: pass
+print('a' * 4000 + base64.b64encode(key * 3000).decode())";
+    let ended = place
+        .belljar()
+        .args(["run", "--json", "--output", "1500", "--env-secret"])
+        .arg(format!("KEY={secret}"))
+        .args(["-c", code])
+        .run();
+    let outcome = ended.json();
+    // What our caller is told is whole: it gave the secret.
+    let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    assert!(outcome["stdout"].as_str().is_some_and(|out| out.contains(&hex)), "{outcome}");
+    assert!(outcome["events"].to_string().contains(&hex), "{outcome}");
+    place.verified();
+    let shown = place.show(id(&outcome));
+    let bytes = std::fs::read(place.state().join("audit.db")).expect("the trail");
+    let text = String::from_utf8_lossy(&bytes);
+    let pieces = [
+        "k3y%2Fwith",
+        "k3y/with",
+        "azN5L3dpdGgrb2Rk",
+        "M3kvd2l0aCtvZGQm",
+        "szeS93aXRoK29kZC",
+        "JmJ5dGVzfn4_",
+        "JmJ5dGVzfn4/",
+        &hex[4..20],
+        &hex.to_uppercase()[4..20],
+        "6b 33 79",
+    ];
+    for piece in pieces {
+        assert!(!text.contains(piece), "{piece}: {shown}");
+    }
+    let events = shown["end"]["outcome"]["events"].to_string();
+    assert!(events.contains("chroot(path=\\\"/[secret]\\\")"), "{events}");
+}

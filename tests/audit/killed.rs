@@ -11,6 +11,8 @@ use crate::{Place, id};
 
 /// Moments at which an engine is killed.
 const KILLS: u32 = 200;
+/// And a run on its own, three at once.
+const LONE_KILLS: u32 = 60;
 /// Runs that an engine is given; it is killed long before it has done them all.
 const RUNS: usize = 400;
 /// The latest moment after the first answer.
@@ -86,8 +88,42 @@ fn two_hundred_kills_lose_nothing_that_was_told() {
     assert!(unfinished > 0, "no kill met a run");
 }
 
+/// The same for runs on their own, which add to the spool; now and then somebody looks and takes it over.
 #[test]
-fn killed_run_shows_as_unfinished_and_is_closed_by_the_next_engine() {
+fn kills_of_lone_runs_lose_nothing_that_was_told() {
+    let place = Place::new();
+    let (mut dice, mut acknowledged) = (Dice(5), BTreeSet::new());
+    let arguments = ["run", "--json", "--level", "none", "-l", "bash", "-c", "echo $$"];
+    acknowledged.insert(id(&place.belljar().args(arguments).run().json()).to_owned());
+    for kill in 1..=LONE_KILLS {
+        let all: Vec<Running> = (0..3).map(|_| place.belljar().args(arguments).start()).collect();
+        let moment = Instant::now() + Duration::from_micros(dice.next(40_000));
+        while Instant::now() < moment {
+            std::thread::park_timeout(moment.saturating_duration_since(Instant::now()));
+        }
+        for one in all {
+            one.signal(Signal::KILL);
+            // Written at once when its end is recorded: whole, or not at all.
+            if let Ok(outcome) = serde_json::from_str::<Value>(&one.wait().out()) {
+                acknowledged.insert(id(&outcome).to_owned());
+            }
+        }
+        if kill % 10 == 0 {
+            place.verified();
+        }
+    }
+    let recorded = place.list(&[]);
+    let ended = recorded.iter().filter(|run| run["state"] == "ended");
+    let ended: BTreeSet<String> = ended.map(|run| id(run).to_owned()).collect();
+    let missing: Vec<_> = acknowledged.difference(&ended).collect();
+    assert!(missing.is_empty(), "of {}: {missing:?}", acknowledged.len());
+    assert_eq!(place.verified()["unfinished"], 0, "whoever looks closes them");
+    let unfinished = recorded.iter().filter(|run| run["verdict"] == "unfinished").count();
+    assert!(unfinished > 0 && acknowledged.len() > 5, "{unfinished} {}", acknowledged.len());
+}
+
+#[test]
+fn killed_run_is_closed_as_unfinished_by_whoever_looks_next() {
     let place = Place::new();
     let code = "import time\nprint('up', flush=True)\ntime.sleep(90)";
     let mut running = place.belljar().args(["run", "-c", code]).start();
@@ -100,8 +136,6 @@ fn killed_run_shows_as_unfinished_and_is_closed_by_the_next_engine() {
     assert_eq!(place.show(&of)["state"], "running");
     running.signal(Signal::KILL);
     running.wait();
-    assert_eq!(place.show(&of)["state"], "running", "nobody has looked yet");
-    place.run(&["--level", "none", "--language", "bash", "-c", ":"]);
     let closed = place.show(&of);
     assert_eq!(
         (&closed["state"], &closed["verdict"]),

@@ -51,6 +51,20 @@ fn a_program_within_its_limits_has_no_event() {
 }
 
 #[test]
+fn file_watches_are_refused_without_raising_the_risk_and_the_fix_is_whole() {
+    let code = "
+const fs = require('fs'), dir = fs.mkdtempSync('/tmp/x-');
+try { fs.watch(dir).close(); console.log('watched'); } catch (error) { console.log(error.code); }";
+    let outcome = Sandbox::standard().run_node(code);
+    assert_eq!(outcome.stdout, "EPERM\n", "{outcome:?}");
+    assert_innocent(&outcome);
+    let event = only(&outcome, "seccomp/standard/inotify_init1");
+    assert_eq!((event.kind, event.severity), (EventKind::PermissionDenied, Severity::Info));
+    let allowed = Sandbox::standard().with(event.fix.split(' ')).run_node(code);
+    assert!(allowed.stdout.starts_with("watched"), "{allowed:?}");
+}
+
+#[test]
 fn connecting_to_where_clouds_keep_secrets_is_an_escape_attempt() {
     let code = "
 import socket

@@ -109,7 +109,7 @@ fn trouble_that_stays_ends_the_proposal_or_the_evolution() {
     let (rig, summary) = ask("openai", false, "", &model);
     assert_eq!((&summary["end"], model.asked().len()), (&json!("proposer"), 1), "{summary}");
     let why = summary["why"].as_str().expect("why");
-    assert!(why.contains("401") && why.contains("[key]"), "{why}");
+    assert!(why.contains("401") && why.contains("[secret]"), "{why}");
     assert!(!holds(&rig.stored(), KEY), "the key came back and was kept");
     for (reaction, words) in [
         (Reaction::Answer(200, "", "not json".to_owned()), "malformed"),

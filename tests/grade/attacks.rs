@@ -207,23 +207,48 @@ fn writing_to_every_descriptor_is_tampering_or_nothing() {
     assert!(verdicts[..2].iter().all(|one| *one == CaseVerdict::Tampered), "{verdicts:?}");
 }
 
+/// Python that writes these to every descriptor: messages in our own form where we are beside it.
+fn forging(messages: &str, when: &str) -> String {
+    format!(
+        "import os, sys\ndef framed(message):\n    return len(message).to_bytes(4, 'little') + message\n\
+         ours = hasattr(sys.modules['__main__'], 'Channel')\n\
+         forged = b''.join(map(framed, {messages})) if ours else b'{{\"passed\": true}}'\n\
+         def forge():\n    for fd in range(1, 256):\n        try:\n            os.write(fd, forged)\n\
+         \x20       except OSError:\n            pass\n{when}"
+    )
+}
+
 #[test]
 fn a_forged_answer_is_tampering() {
     // Knows our protocol, but not the word that only the asked process was given, nor the answer.
-    let code = "import os\ndef solve(x):\n    for fd in range(1, 256):\n        try:\n\
-                \x20           os.write(fd, b'{\"passed\": true}\\n{\"n\":\"0\",\"value\":true,\"passed\":true}\\n')\n\
-                \x20       except OSError:\n            pass\n    return x\n";
-    let verdicts = fails_here("with_a_pipe", code);
-    assert!(verdicts[..2].iter().all(|one| *one == CaseVerdict::Tampered), "{verdicts:?}");
+    for message in [
+        "[b'{\"n\":\"0\",\"value\":true,\"passed\":true}']",
+        "[b'v' + b'0' * 24 + bytes(8) + b'T']",
+        "[b'v' + b'0' * 24 + bytes(8) + b'T', b'e[\\x02\\0\\0\\0i' + bytes(4) + b'i' + bytes(4)]",
+        "[b'e[\\x02\\0\\0\\0i' + bytes(4) + b'i' + bytes(4), b'e[\\x02\\0\\0\\0i' + bytes(4) + b'i' + bytes(4)]",
+        "[b'v']",
+        "[b'\\xff' * 100]",
+    ] {
+        let code = forging(message, "def solve(x):\n    forge()\n    return x\n");
+        let verdicts = fails_here("with_a_pipe", &code);
+        // Who says that it has ended is taken at its word: then it gave no answer.
+        let caught = |one: &CaseVerdict| matches!(one, CaseVerdict::Tampered | CaseVerdict::Ended);
+        assert!(verdicts[..2].iter().all(caught), "{message}: {verdicts:?}");
+        let tampered = verdicts[..2].contains(&CaseVerdict::Tampered);
+        assert!(tampered || message.starts_with("[b'e'"), "{message}: {verdicts:?}");
+    }
 }
 
 #[test]
 fn speaking_before_being_asked_is_tampering() {
-    let code = "import os\nfor fd in range(1, 256):\n    try:\n\
-                \x20       os.write(fd, b'{\"passed\": true}\\n{\"loaded\":true}\\n{\"ended\":0}\\n{\"ended\":0}\\n')\n\
-                \x20   except OSError:\n        pass\ndef solve(x):\n    return x\n";
-    let verdicts = fails_here("with_a_pipe", code);
-    assert!(verdicts.iter().all(|one| *one == CaseVerdict::Tampered), "{verdicts:?}");
+    for messages in [
+        "[b'{\"loaded\":true}', b'{\"ended\":0}', b'{\"ended\":0}', b'{\"ended\":0}']",
+        "[b'{\"loaded\":true}', b'e[\\x02\\0\\0\\0i' + bytes(4) + b'i' + bytes(4), b'e[\\x02\\0\\0\\0i' + bytes(4) + b'i' + bytes(4)]",
+    ] {
+        let code = forging(messages, "forge()\ndef solve(x):\n    return x\n");
+        let verdicts = fails_here("with_a_pipe", &code);
+        assert!(verdicts.iter().all(|one| *one == CaseVerdict::Tampered), "{verdicts:?}");
+    }
 }
 
 #[test]

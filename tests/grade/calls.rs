@@ -87,9 +87,9 @@ fn what_is_no_value_is_refused_in_words() {
         ("deep", "nested deeper than"),
         ("long", "longer than"),
         ("many", "more than"),
-        ("object", "is a object"),
-        ("function", "is a function"),
-        ("generator", "is a generator"),
+        ("object", "is of type object"),
+        ("function", "is of type function"),
+        ("generator", "is of type generator"),
         ("half", "surrogate"),
         ("digits", "digits"),
     ] {
@@ -154,10 +154,12 @@ fn a_daemon_of_one_case_is_gone_before_the_next() {
     let code = "import os, time\ndef solve(x):\n    if x == 0:\n        if os.fork() == 0:\n            os.setsid()\n            time.sleep(60)\n\
                 \x20   return sorted(one for one in os.listdir('/proc') if one.isdigit() and b'belljar_inside' in \
                 open(f'/proc/{one}/cmdline', 'rb').read()).__len__()\n";
-    // The loaded candidate and its copy; after the first case there would be a third.
+    // The loaded candidate and its copy; after the first case there would be a third. The last case is answered by
+    // the loaded candidate itself, alone.
     let grade = grade(request(
         code,
-        r#"[{"input_args": [0], "expected_output": 3}, {"input_args": [1], "expected_output": 2}]"#,
+        r#"[{"input_args": [0], "expected_output": 3}, {"input_args": [1], "expected_output": 2},
+            {"input_args": [2], "expected_output": 1}]"#,
     ));
     assert!(grade.all_passed, "{grade:#?}");
 }
@@ -307,4 +309,12 @@ fn timing_tells_slow_from_fast_with_an_interval() {
         );
     }
     assert_eq!(timing(2), None, "what does not pass is not measured");
+    // Counted where the machine can, else the reason; three million rounds are some instructions each.
+    match (slow.instructions, &slow.no_instructions) {
+        (Some(count), None) => {
+            assert!(count > 3_000_000 && fast.instructions < Some(count), "{grade:#?}");
+        }
+        (None, Some(why)) => assert!(why.starts_with("not available here: "), "{why}"),
+        both => panic!("one of the two: {both:?}"),
+    }
 }

@@ -64,15 +64,20 @@ fn request_names_nothing_of_the_host() {
             answer.text()
         );
     }
-    let mut with_file = task(&replay());
-    with_file["program_file"] = json!("/etc/passwd");
-    let answer = server.unix().post("/v1/evolutions", &[], &with_file);
-    assert_eq!(
-        (answer.status, &answer.json()["field"]),
-        (400, &json!("program_file")),
-        "{}",
-        answer.text()
-    );
+    for (field, value) in [
+        ("program_file", json!("/etc/passwd")),
+        ("secrets", json!({"key": {"file": "/etc/shadow"}})),
+    ] {
+        let mut named = task(&replay());
+        named[field] = value;
+        let answer = server.unix().post("/v1/evolutions", &[], &named);
+        assert_eq!(
+            (answer.status, &answer.json()["field"]),
+            (400, &json!(field)),
+            "{}",
+            answer.text()
+        );
+    }
     for id in ["0123456789abcdef", "..%2f..%2fetc"] {
         let answer = server.unix().get(&format!("/v1/evolutions/{id}"), &[]);
         assert_eq!(answer.status, 404, "{}", answer.text());
@@ -83,8 +88,13 @@ fn request_names_nothing_of_the_host() {
 fn proposers_that_the_operator_described_have_names_and_only_so_many_evolve_at_once() {
     let directory = TempDir::new();
     let file = directory
-        .file("proposers.toml", "[slow]\nkind = \"command\"\ncommand = [\"sleep\", \"60\"]\n");
+        .file("proposers.toml", "[slow]\nkind = \"command\"\ncommand = [\"sleep\", \"60\"]\n[keyed]\nkind = \"openai\"\nmodel = \"m\"\nsecret = \"key\"\n[secrets.key]\ncommand = [\"false\"]\n");
     let server = Server::with(&["--proposers", &file.display().to_string()]);
+    // Its secret cannot be had: told to whoever asks, by the field that the operator has to look at.
+    let keyed = task(&json!({"kind": "named", "name": "keyed"}));
+    let answer = server.unix().post("/v1/evolutions", &[], &keyed);
+    let field = &answer.json()["field"];
+    assert_eq!((answer.status, field), (400, &json!("secrets.key.command")), "{}", answer.text());
     let slow = task(&json!({"kind": "named", "name": "slow"}));
     for _ in 0..4 {
         let answer = server.unix().post("/v1/evolutions", &[], &slow);

@@ -19,6 +19,7 @@ mod contenders;
 pub(crate) mod grade;
 mod http;
 pub(crate) mod idle;
+pub(crate) mod living;
 mod load;
 mod memory;
 pub(crate) mod overhead;
@@ -242,6 +243,16 @@ fn keep(name: &str, record: &Value) -> Result<()> {
 
 fn median(times: &[Times], name: &str) -> Option<f64> {
     times.iter().find(|times| times.name == name).map(|times| times.percentile(50))
+}
+
+/// Times as they are, without anything to compare them with.
+fn table_of(times: &[Times], unit: &str) {
+    let head = ["min", "p50", "p90", "p99"].map(|word| format!("{word:>9}")).concat();
+    shell::say(format!("{unit:<18}{head}"));
+    for one in times {
+        let shown = [0, 50, 90, 99].map(|percent| format!("{:>9.2}", one.percentile(percent)));
+        shell::say(format!("{:<18}{}", one.name, shown.concat()));
+    }
 }
 
 fn table(times: &[Times]) {

@@ -84,6 +84,8 @@ enum Bench {
     Idle(IdleArgs),
     /// Many thousand runs of every kind against one server, which must be as small after them as before
     Soak(SoakArgs),
+    /// Sandboxes that stay: exec, snapshot, rollback and fork, with few and with many files
+    Living(LivingArgs),
     /// What recording costs: warm throughput and cold runs, with the audit trail and without, in turns
     Audit(AuditBenchArgs),
     /// What allowed calls cost inside: getpid, files, processes and connections, beside bwrap and runsc
@@ -189,6 +191,19 @@ pub(crate) struct SoakArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct LivingArgs {
+    /// Measured rounds of everything
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// Keep the figures as bench-results/living.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct GradeArgs {
     /// Measured rounds, after one to warm up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -211,6 +226,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Peers(args)) => bench::peers::peers(&args),
         Command::Bench(Bench::Idle(args)) => bench::idle::idle(&args),
         Command::Bench(Bench::Soak(args)) => bench::soak::soak(&args),
+        Command::Bench(Bench::Living(args)) => bench::living::living(&args),
         Command::Bench(Bench::Audit(args)) => bench::audit::audit(&args),
         Command::Bench(Bench::Overhead(args)) => bench::overhead::overhead(&args),
         Command::Work => bench::overhead::work(),

@@ -10,10 +10,12 @@ use crate::shell;
 /// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
 pub(crate) type Package = (&'static str, &'static str);
 
-const NEEDED: [Package; 14] = [
+const NEEDED: [Package; 16] = [
     ("python3", "/usr/bin/python3"),
     // Not what programs need: the one module that keeps a random state which is not Python's.
     ("python3-numpy", "/usr/lib/python3/dist-packages/numpy/__init__.py"),
+    // Its figures are results of code contexts.
+    ("python3-matplotlib", "/usr/lib/python3/dist-packages/matplotlib/__init__.py"),
     // Real tools, which must be found innocent.
     ("python3-pip", "/usr/bin/pip3"),
     ("python3-pytest", "/usr/lib/python3/dist-packages/pytest/__init__.py"),
@@ -22,6 +24,8 @@ const NEEDED: [Package; 14] = [
     ("sqlite3", "/usr/bin/sqlite3"),
     ("nodejs", "/usr/bin/node"),
     ("strace", "/usr/bin/strace"),
+    // Makes the certificates of the endpoints that tests talk to.
+    ("openssl", "/usr/bin/openssl"),
     ("dbus", "/usr/bin/dbus-daemon"),
     ("bubblewrap", "/usr/bin/bwrap"),
     ("uidmap", "/usr/bin/newuidmap"),

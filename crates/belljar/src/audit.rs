@@ -12,6 +12,7 @@ mod export;
 pub(crate) mod filter;
 mod read;
 mod redact;
+mod spelling;
 mod stats;
 mod writer;
 
@@ -42,6 +43,9 @@ pub struct AuditConfig {
     /// The state directory, which holds the trail.
     pub directory: PathBuf,
     pub bodies: Bodies,
+    /// For an engine that runs one program and is gone: its records go to a file beside the trail, which is not
+    /// opened for them. Whoever opens it next takes them over.
+    pub spooled: bool,
 }
 
 /// Whether what a program is and what it wrote is recorded, or digests and numbers only.
@@ -104,6 +108,15 @@ impl Kind {
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
+}
+
+/// Opens the trail of a state directory for a look at it. Runs whose engines are gone are closed first: a lone
+/// run does not look after others.
+pub fn open(directory: &Path) -> Result<Store, StoreError> {
+    let mut store = Store::read(directory)?;
+    // What cannot be closed now stays open for the next who looks.
+    writer::close_dead(&mut store).ok();
+    Ok(store)
 }
 
 /// Now, as records have it.

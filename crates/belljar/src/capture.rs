@@ -39,6 +39,11 @@ impl Capture {
         self.tail.extend(rest);
     }
 
+    /// Counts bytes that nobody has any more.
+    pub(crate) fn skip(&mut self, bytes: u64) {
+        self.total_bytes = self.total_bytes.saturating_add(bytes);
+    }
+
     pub(crate) fn total_bytes(&self) -> u64 {
         self.total_bytes
     }

@@ -107,6 +107,8 @@ impl Problem {
             | Error::Lost { .. }
             | Error::Busy { .. }
             | Error::Audit { .. }
+            | Error::NotFound { .. }
+            | Error::Conflict { .. }
             | Error::Budget { .. }
             | Error::Cancelled => Self::plain(error.to_string()),
         }

@@ -22,6 +22,7 @@ use crate::model::spec::{LanguageFacts, Program, Spec};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
 use crate::native::host::Host;
+use crate::native::kind::Kind;
 use crate::native::park::{Holdings, Parked};
 use crate::native::run::{Ahead, Keeper, Spare};
 use crate::native::zygote::Zygote;
@@ -44,6 +45,9 @@ pub fn enter_role() -> Option<ExitCode> {
     }
     if role == belljar_jail::NURSERY_ROLE {
         return Some(ExitCode::from(belljar_jail::nursery::main()));
+    }
+    if role == belljar_jail::LIVING_ROLE {
+        return Some(ExitCode::from(belljar_jail::living::main()));
     }
     let rest = || args.collect::<Vec<_>>();
     (role == attack::ROLE).then(|| ExitCode::from(attack::main_inside(&rest())))
@@ -206,27 +210,44 @@ impl Engine {
         interpreter: &Interpreter,
         zygote: Option<&Zygote>,
     ) -> Result<Parked, Error> {
-        let spare = pool.keeper(self).await?;
-        let keeper = Keeper::adopt(spare).map_err(Error::backend("start a keeper"))?;
-        let id = new_id()?;
-        let cgroups = self.cgroups(&profile.spec, &id, keeper.id()).await;
-        let prepared = Prepared {
-            id: &id,
+        let mut prepared = Prepared {
+            id: "",
             spec: &profile.spec,
             host: &self.host,
-            cgroups: &cgroups,
+            cgroups: &Err(String::new()),
             language: Some(self.languages.get(profile.language())?),
             interpreter: Some(interpreter),
-            keeper: keeper.id(),
+            keeper: 0,
             keep_workspace: false,
             hold: Some(profile.hold),
             zygote_uid: zygote.and_then(|zygote| zygote.ids).map(|(uid, _)| uid),
             fault: self.config.fault,
         };
-        match prepared.plan() {
-            Ok((planned, claim)) => {
+        // Where systemd makes a place for each sandbox, none is planned before it has its keeper.
+        let kind = if matches!(self.host.cgroups, Cgroups::Scope { .. }) {
+            None
+        } else {
+            let places = self.cgroups(&profile.spec, "", 0).await;
+            Some(pool.kind(profile, &Prepared { cgroups: &places, ..prepared })?)
+        };
+        let spare = pool.keeper(self, kind.as_deref()).await?;
+        let keeper = Keeper::adopt(spare).map_err(Error::backend("start a keeper"))?;
+        let id = new_id()?;
+        let cgroups = match kind {
+            Some(_) => Err(String::new()),
+            None => self.cgroups(&profile.spec, &id, keeper.id()).await,
+        };
+        (prepared.id, prepared.keeper, prepared.cgroups) = (&id, keeper.id(), &cgroups);
+        let kind = kind.map_or_else(|| Kind::make(&prepared).map(Arc::new), Ok);
+        match kind.and_then(|kind| Ok((kind.adopt(&prepared)?, kind))) {
+            Ok(((planned, own, claim), kind)) => {
                 let cgroup = planned.plan.cgroup.clone();
-                Parked::make(keeper, planned, Holdings { claim, cgroup }, zygote).await
+                let holdings = Holdings { claim, cgroup };
+                let made = Parked::make(keeper, planned, &kind, &own, holdings, zygote).await;
+                if made.is_err() {
+                    pool.forget_kind(profile); // the host may have changed since it was planned
+                }
+                made
             }
             Err(error) => {
                 keeper.reap();
@@ -248,12 +269,22 @@ impl Engine {
         gone
     }
 
+    /// Whether what it runs is recorded in an audit trail.
+    pub fn records(&self) -> bool {
+        self.audit.is_some()
+    }
+
     /// Waits until all that was to be recorded is kept. Without an audit trail that is now.
     pub async fn recorded(&self) -> Result<(), Error> {
         match &self.audit {
             Some(audit) => audit.flush().await,
             None => Ok(()),
         }
+    }
+
+    /// Where each set-up is broken on purpose.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.config.fault
     }
 
     pub fn host(&self) -> &Host {
@@ -326,7 +357,12 @@ impl Engine {
     }
 
     /// The place of a run's cgroup. To ask for one may take a while, so other runs go on meanwhile.
-    async fn cgroups(&self, spec: &Spec, id: &str, keeper: u32) -> Result<Places, String> {
+    pub(crate) async fn cgroups(
+        &self,
+        spec: &Spec,
+        id: &str,
+        keeper: u32,
+    ) -> Result<Places, String> {
         let host = &self.host;
         if !spec.level.has_namespaces() {
             return Err(format!("level {} has no cgroup", spec.level));

@@ -141,11 +141,6 @@ impl Tally {
     pub(crate) fn touch(&mut self, touched: &Touched) {
         let path = format!("/proc/{}", touched.name);
         let detail = wording::masked(&shown::plain(path.as_bytes()));
-        let known = self.events.iter_mut().find(|event| event.detail == detail);
-        if let Some(known) = known {
-            known.count = touched.count;
-            return;
-        }
         let event = Event {
             kind: EventKind::EscapeAttempt,
             severity: Severity::Medium,
@@ -155,7 +150,7 @@ impl Tally {
             detail,
             rule: "proc".to_owned(),
             fix: wording::boundary_fix(),
-            count: touched.count,
+            count: 1,
         };
         self.tell(event);
     }
@@ -306,6 +301,10 @@ const PRIVILEGED: [&str; 40] = [
     "vhangup",
 ];
 
+/// One of them is of no use without the others; the first is the old form of the second.
+const WATCHING: [&str; 4] =
+    ["inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch"];
+
 fn fix(refusal: &Refusal, tried: &Tried) -> String {
     let name = refusal.name;
     let namespaces = tried.args[0] & NAMESPACES;
@@ -319,6 +318,8 @@ fn fix(refusal: &Refusal, tried: &Tried) -> String {
         wording::workspace_fix()
     } else if no_capability {
         wording::capability_fix()
+    } else if WATCHING.contains(&name) {
+        wording::allow_all_fix(&WATCHING[1..])
     } else if refusal.allowed_at_standard {
         wording::level_fix(name)
     } else {

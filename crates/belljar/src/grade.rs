@@ -11,10 +11,12 @@ mod checked;
 mod compare;
 pub mod feedback;
 pub mod formats;
+mod instructions;
 mod integer;
 mod judge;
 mod junit;
 mod lanes;
+mod marshal;
 mod session;
 mod streams;
 mod text;
@@ -37,9 +39,15 @@ use crate::model::error::Error;
 use crate::model::level::Level;
 use crate::model::limits::LimitsRequest;
 use crate::model::request::{Data, RunRequest, StartRequest};
+use crate::model::spec::WORKSPACE;
 use crate::queue::Place;
 use case::{is_false, present};
 use checked::Checked;
+
+/// Our own program beside candidates, for zygotes to have loaded: path and text.
+pub(crate) fn program() -> (String, &'static str) {
+    (format!("{WORKSPACE}/{}", session::INSIDE), calls::INSIDE)
+}
 
 /// A candidate and its cases. Fields that are left out take their defaults.
 ///
@@ -259,8 +267,11 @@ pub struct Timing {
     pub cpu_ms: f64,
     pub low_ms: f64,
     pub high_ms: f64,
-    /// Machine instructions of one call, where the host counts them for a sandbox.
+    /// Machine instructions of one call, without the kernel's: the median.
     pub instructions: Option<u64>,
+    /// Why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_instructions: Option<String>,
     /// The host was too busy, or the candidate too uneven, for the interval to become narrow.
     pub noisy: bool,
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::grade;
 use crate::model::error::SpecError;
 
 /// How programs of one language are run.
@@ -63,6 +64,9 @@ pub struct Warm {
     /// The script, read.
     #[serde(skip)]
     pub text: String,
+    /// A program of our own that a zygote has loaded when it comes: path and text.
+    #[serde(skip)]
+    pub(crate) program: Option<(String, &'static str)>,
 }
 
 /// What waits for the program.
@@ -92,11 +96,11 @@ static BUILT_IN: [&str; 3] = [
     include_str!("languages/node.toml"),
 ];
 
+const PYTHON_SCRIPT: &str = include_str!("languages/python.py");
+
 /// The scripts of the built-in ones.
-static SCRIPTS: [(&str, &str); 2] = [
-    ("python.py", include_str!("languages/python.py")),
-    ("node.cjs", include_str!("languages/node.cjs")),
-];
+static SCRIPTS: [(&str, &str); 2] =
+    [("python.py", PYTHON_SCRIPT), ("node.cjs", include_str!("languages/node.cjs"))];
 
 /// All languages known to an engine.
 #[derive(Clone, Debug)]
@@ -148,6 +152,9 @@ impl Languages {
                 let reason = format!("cannot read its script {}: {error}", warm.script);
                 SpecError::new(format!("language file {origin}"), reason)
             })?;
+            if warm.text == PYTHON_SCRIPT {
+                warm.program = Some(grade::program());
+            }
         }
         self.all.retain(|known| known.name != language.name);
         self.all.push(language);

@@ -36,7 +36,7 @@ mod execution_id;
 pub mod explain;
 pub mod grade;
 pub mod languages;
-mod living;
+pub mod living;
 mod model;
 mod native;
 mod output_files;
@@ -46,12 +46,15 @@ mod queue;
 pub mod report;
 pub mod screen;
 pub mod seccomp;
+pub mod secrets;
 pub mod store;
 pub mod visible;
 
 pub use batch::Budget;
 pub use belljar_jail::layer::{Check, Layer};
-pub use belljar_jail::plan::{Fault, FaultKind, Hold};
+#[doc(hidden)]
+pub use belljar_jail::living::talk as living_talk;
+pub use belljar_jail::plan::{Fault, FaultKind, Hold, Tree};
 pub use belljar_jail::report::Step;
 pub use engine::{Config, Engine, Run, enter_role};
 pub use events::EventSink;
@@ -76,6 +79,9 @@ pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;
 pub use native::host::Host;
+/// Living sandboxes without their store: for the suites.
+#[doc(hidden)]
+pub use native::living as runtime;
 pub use native::run::{Ahead, start_ahead};
 pub use native::systemd::{Bus, BusKind};
 pub use output_files::{CopiedOut, Skipped};

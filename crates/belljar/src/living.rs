@@ -1,4 +1,164 @@
-//! Living sandboxes.
+//! Sandboxes that stay: by name, with files, any number of programs in each, and points to come back to.
+//!
+//! [`Sandboxes`] is the entry; a server has one for its life, a command for a moment. It owns the state directory
+//! meanwhile. What a sandbox *is* stands in its record ([`store`]); what *runs* is its keeper's affair
+//! ([`crate::native::living`]), which needs none of us. Here the two are kept in step: every verb takes the sandbox's
+//! turn, looks at both, and changes both or neither.
 
-#[allow(dead_code, reason = "what calls it is made beside it")]
+mod code;
+pub(crate) mod contexts;
+mod execs;
 pub(crate) mod files;
+mod following;
+mod lifecycle;
+mod logs;
+mod points;
+mod slot;
+pub(crate) mod store;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use store::{Base, Holder, Record, Store, StoreConfig, StoreError};
+
+use crate::engine::Engine;
+use crate::model::error::Error;
+use crate::native::living::{self, Living};
+use slot::Slot;
+
+pub use files::{
+    FileError, FileEvent, FileEventKind, FileFault, Files, InsidePath, Position, PutOptions,
+    Unpacked, pack_host, unpack_host,
+};
+pub use following::{Following, Offsets};
+pub use lifecycle::Force;
+pub use logs::Log;
+pub use points::{Committed, Difference, Left};
+
+/// Sandboxes of one state directory, unless its owner says otherwise.
+const MOST_SANDBOXES: usize = 1000;
+/// The small tree below all sheets, in the state directory. Another version of ours may want another one.
+const BASE: &str = "base-1";
+const VOLUMES: &str = "volumes";
+
+/// All sandboxes of a state directory. Cheap to clone; the last one lets go of the directory.
+#[derive(Clone, Debug)]
+pub struct Sandboxes {
+    engine: Engine,
+    store: Arc<Store>,
+    volumes: PathBuf,
+    slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
+}
+
+impl Sandboxes {
+    /// Takes the state directory over, finds what lives, and clears away what did not come to an end.
+    pub async fn open(engine: &Engine, state: &Path) -> Result<Self, Error> {
+        Self::open_as(engine, state, Holder::Server).await
+    }
+
+    /// The same for a command, which waits for others and can [let go](Self::let_go).
+    pub async fn open_briefly(engine: &Engine, state: &Path) -> Result<Self, Error> {
+        Self::open_as(engine, state, Holder::Command).await
+    }
+
+    /// Lets others have the state directory, until something is changed here again.
+    pub fn let_go(&self) {
+        self.store.let_go();
+    }
+
+    async fn open_as(engine: &Engine, state: &Path, holder: Holder) -> Result<Self, Error> {
+        let (state, volumes) = (state.to_owned(), state.join(VOLUMES));
+        let store = blocking(move || open_store(&state, holder)).await?;
+        let this =
+            Self { engine: engine.clone(), store: Arc::new(store), volumes, slots: Arc::default() };
+        let mut live = BTreeSet::new();
+        for record in this.store.list() {
+            if Living::connect(&this.store.directory(&record.id)).await?.is_some() {
+                live.insert(record.id);
+            }
+        }
+        this.stored(move |store| store.sweep(&live)).await?;
+        this.settle().await?;
+        Ok(this)
+    }
+
+    /// The record and the slot of a name.
+    fn find(&self, name: &str) -> Result<(Record, Arc<Slot>), Error> {
+        let record = self.store.get(name)?;
+        let slot = self.slot(&record.id);
+        Ok((record, slot))
+    }
+
+    fn slot(&self, id: &str) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Slot::new(id.to_owned(), self.store.directory(id)));
+        Arc::clone(slots.entry(id.to_owned()).or_insert_with(new))
+    }
+
+    /// Something that reads and writes the disk, where it holds nobody up.
+    async fn stored<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Error> {
+        let store = Arc::clone(&self.store);
+        blocking(move || Ok(act(&store)?)).await
+    }
+}
+
+fn open_store(state: &Path, holder: Holder) -> Result<Store, Error> {
+    let base = Base { root: state.join(BASE), usr: PathBuf::from("/usr") };
+    let store = Store::open(StoreConfig {
+        state: state.to_owned(),
+        base: base.clone(),
+        most_sandboxes: MOST_SANDBOXES,
+        most_disk_bytes: None,
+        ground: None,
+        holder,
+    })?;
+    if !base.root.exists() {
+        // Whole or not at all: a crash leaves only what the next one replaces.
+        let draft = state.join(format!(".{BASE}.new"));
+        let furnish = || -> std::io::Result<()> {
+            if draft.exists() {
+                std::fs::remove_dir_all(&draft)?;
+            }
+            std::fs::create_dir(&draft)?;
+            living::furnish_base(&draft)?;
+            std::fs::rename(&draft, &base.root)
+        };
+        furnish().map_err(Error::backend("write the base of all sandboxes"))?;
+    }
+    Ok(store)
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        let what = error.to_string();
+        match error {
+            StoreError::Spec(error) => Self::Spec(error),
+            StoreError::NoSandbox(_) => {
+                Self::NotFound { what: format!("{what}. hint: belljar sandbox list") }
+            }
+            StoreError::NoPoint { .. } => Self::NotFound { what },
+            StoreError::Taken(_)
+            | StoreError::PointTaken { .. }
+            | StoreError::Nothing(_)
+            | StoreError::Full { .. }
+            | StoreError::Busy(_)
+            | StoreError::Owned { .. }
+            | StoreError::Archive(_) => Self::Conflict { what },
+            StoreError::Damaged { .. } | StoreError::Io { .. } | StoreError::Stopped(_) => {
+                let source = std::io::Error::other(what);
+                Self::Backend { operation: "keep the files of sandboxes", source }
+            }
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(act).await;
+    done.unwrap_or(Err(Error::Lost { what: "what was done to its files broke off" }))
+}

@@ -19,6 +19,8 @@ use tokio::sync::Notify;
 use crate::engine::Engine;
 use crate::languages::{Interpreter, Language};
 use crate::model::error::Error;
+use crate::native::Prepared;
+use crate::native::kind::Kind;
 use crate::native::nursery::Nursery;
 use crate::native::park::Parked;
 use crate::native::run::Spare;
@@ -130,7 +132,8 @@ impl Shelf {
         }
         self.window_misses = 0;
         self.window_least = self.waiting.len();
-        self.waiting.split_off(self.target.min(self.waiting.len())).into()
+        let surplus = self.waiting.len().saturating_sub(self.target);
+        self.waiting.drain(..surplus).collect()
     }
 }
 
@@ -139,6 +142,8 @@ struct State {
     shelves: HashMap<String, Shelf>,
     zygotes: HashMap<String, Brood>,
     nursery: Option<Arc<Nursery>>,
+    /// What sandboxes are made from, by profile.
+    kinds: HashMap<String, Arc<Kind>>,
     made: u64,
     failed: u64,
     let_go: u64,
@@ -217,7 +222,8 @@ impl Pool {
         let shelf = state.shelves.get_mut(key)?;
         shelf.used = Instant::now();
         let parked = loop {
-            match shelf.waiting.pop_front() {
+            // The newest: what was touched last is in the processor's caches.
+            match shelf.waiting.pop_back() {
                 Some(parked) if parked.is_well() => break Some(parked),
                 Some(_) => {} // died while it waited; dropped, and mended by the next look
                 None => break None,
@@ -372,21 +378,48 @@ impl Pool {
     }
 
     /// A keeper, from the nursery, which is started if need be. One that has died is replaced here.
-    pub(crate) async fn keeper(&self, engine: &Engine) -> Result<Spare, Error> {
+    pub(crate) async fn keeper(
+        &self,
+        engine: &Engine,
+        kind: Option<&Kind>,
+    ) -> Result<Spare, Error> {
         let current = self.state().nursery.clone();
         if let Some(nursery) = current
-            && let Ok(spare) = nursery.keeper().await
+            && let Ok(spare) = nursery.keeper(kind).await
         {
             return Ok(spare);
         }
         let started = Nursery::start(engine.launcher(), engine.alive());
         let nursery = Arc::new(started.map_err(Error::backend("start a nursery"))?);
-        let spare = nursery.keeper().await.map_err(Error::backend("start a keeper"))?;
+        let spare = nursery.keeper(kind).await.map_err(Error::backend("start a keeper"))?;
         let mut state = self.state();
         let before = if state.closed { Some(nursery) } else { state.nursery.replace(nursery) };
         drop(state);
         drop(before);
         Ok(spare)
+    }
+
+    /// What a profile's sandboxes are made from: planned now, unless that was done a moment ago.
+    pub(crate) fn kind(
+        &self,
+        profile: &Profile,
+        prepared: &Prepared<'_>,
+    ) -> Result<Arc<Kind>, Error> {
+        let known = self.state().kinds.get(&profile.key).cloned();
+        if let Some(kind) = known.filter(|one| one.serves(prepared.zygote_uid)) {
+            return Ok(kind);
+        }
+        let kind = Arc::new(Kind::make(prepared)?);
+        let mut state = self.state();
+        state.kinds.retain(|_, one| one.is_fresh());
+        if !state.closed {
+            state.kinds.insert(profile.key.clone(), kind.clone());
+        }
+        Ok(kind)
+    }
+
+    pub(crate) fn forget_kind(&self, profile: &Profile) {
+        self.state().kinds.remove(&profile.key);
     }
 
     fn current(&self, language: &str) -> Option<Arc<Zygote>> {
@@ -506,9 +539,9 @@ impl Pool {
         state.closed = true;
         let (shelves, zygotes) =
             (std::mem::take(&mut state.shelves), std::mem::take(&mut state.zygotes));
-        let nursery = state.nursery.take();
+        let (nursery, kinds) = (state.nursery.take(), std::mem::take(&mut state.kinds));
         drop(state);
-        drop((shelves, zygotes, nursery));
+        drop((shelves, zygotes, nursery, kinds));
     }
 
     pub(crate) fn stats(&self) -> PoolStats {

@@ -10,6 +10,7 @@ mod directory;
 mod head;
 mod prune;
 mod scan;
+pub(crate) mod spool;
 
 use std::fs::OpenOptions;
 use std::io;
@@ -20,13 +21,17 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
+use serde::{Deserialize, Serialize};
+
 use crate::audit::chain::{Broken, ChainHash, Damage, Entry, Position, Record, Walk};
 
 pub use directory::own_directory;
 pub(crate) use head::Head;
+use head::{Kept, Left};
 pub use prune::{Anchor, Pruned};
 pub(crate) use scan::Tally;
 pub use scan::{Line, Scan, Verified};
+use spool::Spool;
 
 pub(crate) const FILE: &str = "audit.db";
 
@@ -82,7 +87,15 @@ pub enum StoreError {
 
 impl StoreError {
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { path: path.to_owned(), source }
+        move |source| {
+            let source = match source.kind() {
+                io::ErrorKind::StorageFull => {
+                    io::Error::new(source.kind(), "no room is left on its disk")
+                }
+                _ => source,
+            };
+            Self::Io { path: path.to_owned(), source }
+        }
     }
 }
 
@@ -94,6 +107,11 @@ pub struct Store {
     /// Device and inode of the file that is open.
     file: (u64, u64),
     head: Head,
+    /// What the head said when we last held its lock. Others may have moved it on since, into the spool.
+    kept: Option<Kept>,
+    spool: Spool,
+    /// Where the trail was seen to reach when it was opened for reading, and what was wrong with its spool.
+    seen: Result<Option<Position>, Broken>,
 }
 
 /// What is to be appended, and what that does to the list of runs that have no end yet.
@@ -103,7 +121,8 @@ pub(crate) struct Append {
     pub run_is: RunIs,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum RunIs {
     /// Begun, by this engine.
     Begun {
@@ -129,8 +148,10 @@ impl Store {
             .map_err(sqlite(&path))?;
         prepare(&connection, &path)?;
         let head = Head::open(directory)?;
-        let mut store = Self { connection, path, file, head };
+        let (spool, seen) = (Spool::of(directory), Ok(None));
+        let mut store = Self { connection, path, file, head, kept: None, spool, seen };
         store.begin()?;
+        store.write(|_, end| Ok(((), end)))?;
         store.check_head(at_us)?;
         Ok(store)
     }
@@ -146,10 +167,14 @@ impl Store {
             .map_err(sqlite(&path))?;
         connection.busy_timeout(BUSY_LIMIT).map_err(sqlite(&path))?;
         let head = Head::open(directory)?;
-        let store = Self { connection, path, file: (0, 0), head };
+        let (spool, seen) = (Spool::of(directory), Ok(None));
+        let mut store = Self { connection, path, file: (0, 0), head, kept: None, spool, seen };
         match store.version()? {
             0 => Err(StoreError::Absent { path: store.path }),
-            SCHEMA_VERSION => Ok(store),
+            SCHEMA_VERSION => {
+                store.settle()?;
+                Ok(store)
+            }
             found if found > SCHEMA_VERSION => Err(StoreError::Newer { path: store.path, found }),
             _ => Err(StoreError::Foreign { path: store.path }),
         }
@@ -161,39 +186,82 @@ impl Store {
 
     /// Appends in one transaction; all of it is kept or nothing.
     pub(crate) fn append(&mut self, all: Vec<Append>) -> Result<Position, StoreError> {
+        self.write(|transaction, mut head| {
+            for one in all {
+                let record = Record::after(head, one.entry);
+                insert(transaction, &record, &one.run_is)?;
+                head = record.position();
+            }
+            Ok((head, head))
+        })
+    }
+
+    /// The one way to change the trail: takes the spool over, acts from the end of the chain on, and says where
+    /// the end is now. Nobody else changes anything meanwhile.
+    fn write<T>(
+        &mut self,
+        act: impl FnOnce(&Connection, Position) -> rusqlite::Result<(T, Position)>,
+    ) -> Result<T, StoreError> {
         let path = &self.path;
+        let lock = self.head.lock()?;
+        self.kept = lock.kept()?;
+        let kept = self.kept.as_ref().map_or(0, |kept| kept.position.seq);
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(sqlite(path))?;
-        let mut head = last(&transaction).map_err(sqlite(path))?;
-        for one in all {
-            let record = Record::after(head, one.entry);
-            insert(&transaction, &record, &one.run_is).map_err(sqlite(path))?;
-            head = record.position();
-        }
+        lock.begin()?;
+        let drained = self.spool.drain(&transaction)?;
+        let end = last(&transaction).map_err(sqlite(path))?;
+        let (result, end) = act(&transaction, end).map_err(sqlite(path))?;
         transaction.commit().map_err(sqlite(path))?;
-        self.head.write(head)?;
-        Ok(head)
+        if drained {
+            self.spool.empty()?;
+        }
+        // A head beyond the end is for `check_head` to judge; until then nothing is whole.
+        if end.seq >= kept {
+            lock.finish(end, self.left())?;
+        }
+        Ok(result)
+    }
+
+    /// How we leave the files.
+    fn left(&self) -> Left {
+        Left { spool_bytes: 0, looks: Left::looks_of(self.path.parent().unwrap_or(&self.path)) }
+    }
+
+    /// For a reader: takes the spool over, and remembers how far the trail reaches. A spool that is damaged is
+    /// told by `verify`; what is in the file can be read all the same.
+    fn settle(&mut self) -> Result<(), StoreError> {
+        if !self.spool.is_empty() {
+            match self.write(|_, end| Ok(((), end))) {
+                Err(StoreError::Damaged { broken, .. }) => {
+                    self.seen = Err(broken);
+                    return Ok(());
+                }
+                result => result?,
+            }
+        }
+        let lock = self.head.lock()?;
+        // Somebody may have spooled more since; what the file has is looked at then.
+        let spooled = !self.spool.is_empty();
+        let kept = lock.kept()?.map(|kept| kept.position);
+        self.seen = Ok(if spooled { Some(self.end()?) } else { kept });
+        drop(lock);
+        Ok(())
     }
 
     /// Appends the end of a run, unless it has one by now.
     pub(crate) fn append_if_open(&mut self, run: &str, one: Append) -> Result<(), StoreError> {
-        let path = &self.path;
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(sqlite(path))?;
-        let query = "SELECT 1 FROM open_runs WHERE run = ?1";
-        let open = transaction.query_row(query, params![run], |_| Ok(())).optional();
-        if open.map_err(sqlite(path))?.is_none() {
-            return Ok(());
-        }
-        let head = last(&transaction).map_err(sqlite(path))?;
-        let record = Record::after(head, one.entry);
-        insert(&transaction, &record, &one.run_is).map_err(sqlite(path))?;
-        transaction.commit().map_err(sqlite(path))?;
-        self.head.write(record.position())
+        self.write(|transaction, head| {
+            let query = "SELECT 1 FROM open_runs WHERE run = ?1";
+            if transaction.query_row(query, params![run], |_| Ok(())).optional()?.is_none() {
+                return Ok(((), head));
+            }
+            let record = Record::after(head, one.entry);
+            insert(transaction, &record, &one.run_is)?;
+            Ok(((), record.position()))
+        })
     }
 
     /// Whether the file that was opened is still the one in its place: what is written to a file that was
@@ -228,7 +296,20 @@ impl Store {
         done
     }
 
+    /// It is the same trail afterwards, and only looks different. The lock is not held meanwhile: runs wait for
+    /// it, and the disk is slow.
     fn checkpoint(&self, how: &str) -> Result<(), StoreError> {
+        let was_known =
+            self.head.lock()?.left()?.is_some_and(|left| left.looks == self.left().looks);
+        let done = self.checkpoint_now(how);
+        let lock = self.head.lock()?;
+        if let (true, Some(left), Some(kept)) = (was_known, lock.left()?, lock.kept()?) {
+            lock.finish(kept.position, Left { looks: self.left().looks, ..left })?;
+        }
+        done
+    }
+
+    fn checkpoint_now(&self, how: &str) -> Result<(), StoreError> {
         let statement = format!("PRAGMA wal_checkpoint({how})");
         // Its row says whether it was whole; the next one does the rest.
         let done = self.connection.query_row(&statement, [], |_| Ok(()));
@@ -273,7 +354,7 @@ impl Store {
     /// The trail must reach as far as its head says. After a power failure it may not, and then it says so
     /// in a record; at any other time somebody cut it.
     fn check_head(&mut self, at_us: u64) -> Result<(), StoreError> {
-        let Some(kept) = self.head.read()? else { return Ok(()) };
+        let Some(kept) = self.kept.clone() else { return Ok(()) };
         let found = last(&self.connection).map_err(sqlite(&self.path))?;
         if found.seq >= kept.position.seq {
             return self.check_hash(kept.position);

@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod evolve;
+pub(crate) mod sandbox;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Evolve(Box<evolve::Evolve>),
     /// Run many requests in parallel, one JSON object a line
     Batch(Batch),
+    /// Sandboxes that stay, by name: files, execs, snapshots, forks
+    Sandbox(Box<sandbox::Sandbox>),
     /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
     /// Print numbers of all recorded runs, and what the running server keeps ready
@@ -69,7 +72,7 @@ pub(crate) enum PolicyCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  belljar run --record --audit solve.py
+  belljar run --record solve.py
   belljar policy learn last --out solve.toml
   belljar run --record --json solve.py > recorded.json
   belljar policy learn recorded.json --out solve.toml

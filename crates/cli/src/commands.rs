@@ -8,6 +8,7 @@ mod evolve;
 mod explain;
 mod policy;
 mod run;
+mod sandbox;
 mod screen;
 mod serve;
 mod stats;
@@ -31,6 +32,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Test(test) => test::test(*test).await,
         Command::Evolve(evolve) => evolve::evolve(*evolve).await,
         Command::Batch(batch) => batch::batch(batch).await,
+        Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,

@@ -3,6 +3,7 @@
 //! is lines, and the last line says whether they are all.
 
 pub(crate) mod grades;
+pub(crate) mod sandboxes;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -47,7 +48,9 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Here(error) => render::error_code(error),
-            Self::Told(problem) if matches!(&*problem.kind, "spec" | "screened") => {
+            Self::Told(problem)
+                if matches!(&*problem.kind, "spec" | "screened" | "not_found" | "conflict") =>
+            {
                 render::BAD_REQUEST
             }
             Self::Told(_) => render::OURS,

@@ -23,8 +23,13 @@ const CANCELLED: u8 = 130;
 
 /// The one mapping from an Outcome to an exit code.
 pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
+    verdict_code(&outcome.verdict, outcome.exit_code)
+}
+
+/// The same from a verdict and the program's own code, if it had one.
+pub(crate) fn verdict_code(verdict: &Verdict, exit_code: Option<i32>) -> u8 {
     let low_byte = |code: i32| code.to_le_bytes()[0];
-    match &outcome.verdict {
+    match verdict {
         Verdict::Exited { code } => low_byte(*code),
         Verdict::Signaled { signal } | Verdict::SyscallDenied { signal } => {
             low_byte(SIGNAL_BASE + signal)
@@ -33,7 +38,7 @@ pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
         Verdict::MemoryLimit { .. } | Verdict::OutputLimit { .. } => KILLED,
         Verdict::DiskLimit { .. } => {
             // A program that failed by itself on a full disk keeps its own code.
-            outcome.exit_code.filter(|code| *code != 0).map_or(KILLED, low_byte)
+            exit_code.filter(|code| *code != 0).map_or(KILLED, low_byte)
         }
         Verdict::StartFailed { errno } if errno == "ENOENT" => NOT_FOUND,
         Verdict::StartFailed { .. } => NOT_EXECUTABLE,
@@ -43,7 +48,9 @@ pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
 /// The one mapping from an Error to an exit code.
 pub(crate) fn error_code(error: &Error) -> u8 {
     match error {
-        Error::Spec(_) | Error::Screened(_) => BAD_REQUEST,
+        Error::Spec(_) | Error::Screened(_) | Error::NotFound { .. } | Error::Conflict { .. } => {
+            BAD_REQUEST
+        }
         Error::Cancelled => CANCELLED,
         Error::Setup { .. }
         | Error::NotVerified { .. }
@@ -91,6 +98,8 @@ pub(crate) fn error_json(error: &Error) -> serde_json::Value {
         | Error::Budget { .. }
         | Error::Busy { .. }
         | Error::Audit { .. }
+        | Error::NotFound { .. }
+        | Error::Conflict { .. }
         | Error::Cancelled => {}
     }
     serde_json::json!({ "error": inner })
@@ -261,20 +270,31 @@ pub(crate) fn visible(text: &str) -> String {
 /// What went wrong with a run that did not simply exit, in one line; nothing for a plain exit.
 pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
     let fix = limits_met(outcome).next().map_or("", |event| event.fix.as_str());
-    let what = match &outcome.verdict {
-        Verdict::Exited { code } => return beside(outcome, *code),
+    if let Verdict::Exited { code } = outcome.verdict {
+        return beside(outcome, code);
+    }
+    if let Verdict::StartFailed { errno } = &outcome.verdict {
+        let program = &outcome.receipt.versions.interpreter;
+        return Some(format!("the program could not be started: {program}: {errno}"));
+    }
+    let what = verdict_words(&outcome.verdict)?;
+    Some(if fix.is_empty() { what } else { format!("{what} ({fix} raises it)") })
+}
+
+/// How a program ended that did not end by itself.
+pub(crate) fn verdict_words(verdict: &Verdict) -> Option<String> {
+    let what = match verdict {
+        Verdict::Exited { .. } => return None,
         Verdict::Signaled { signal } => format!("ended by signal {signal}"),
-        Verdict::WallTimeLimit { limit_ms } => {
-            format!("ended at its time limit of {limit_ms} ms ({fix} raises it)")
-        }
+        Verdict::WallTimeLimit { limit_ms } => format!("ended at its time limit of {limit_ms} ms"),
         Verdict::CpuTimeLimit { limit_ms } => {
-            format!("ended at its CPU time limit of {limit_ms} ms ({fix} raises it)")
+            format!("ended at its CPU time limit of {limit_ms} ms")
         }
         Verdict::MemoryLimit { limit_bytes } => {
-            format!("ended at its memory limit of {} ({fix} raises it)", show_bytes(*limit_bytes))
+            format!("ended at its memory limit of {}", show_bytes(*limit_bytes))
         }
         Verdict::OutputLimit { limit_bytes, .. } => {
-            format!("ended after {} of output ({fix} raises it)", show_bytes(*limit_bytes))
+            format!("ended after {} of output", show_bytes(*limit_bytes))
         }
         Verdict::DiskLimit { limit } => {
             let met = match limit {
@@ -282,17 +302,30 @@ pub(crate) fn summary(outcome: &Outcome) -> Option<String> {
                 DiskLimit::Inodes => "no room for another file",
                 DiskLimit::FileBytes => "a file as long as one may be",
             };
-            format!("failed with {met} ({fix} raises it)")
+            format!("failed with {met}")
         }
         Verdict::SyscallDenied { .. } => {
             "ended by the system-call filter: 32-bit and x32 calls are never allowed".to_owned()
         }
-        Verdict::StartFailed { errno } => {
-            let program = &outcome.receipt.versions.interpreter;
-            format!("could not be started: {program}: {errno}")
-        }
+        Verdict::StartFailed { errno } => format!("could not be started: {errno}"),
     };
     Some(format!("the program {what}"))
+}
+
+/// Prints rows in columns. The last column may be of any width.
+pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> u8 {
+    let shown: Vec<[String; N]> =
+        rows.iter().map(|row| row.clone().map(|cell| visible(&cell).replace('\n', " "))).collect();
+    let width = |column: usize| shown.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+    let text = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    if shown.is_empty() {
+        return 0;
+    }
+    line(&shown.iter().map(text).collect::<Vec<_>>().join("\n"))
 }
 
 /// Attempts that are worth a line each; the rest is a number.
@@ -316,6 +349,11 @@ pub(crate) fn tried(outcome: &Outcome) -> Vec<String> {
         lines.push(format!("and {} more, see --json", all.len() - MAX_TRIED));
     }
     lines
+}
+
+/// Where to ask what else is known of it.
+pub(crate) fn explained(outcome: &Outcome) -> String {
+    format!("\"belljar explain {}\" tells more", outcome.execution_id)
 }
 
 fn limits_met(outcome: &Outcome) -> impl Iterator<Item = &Event> {

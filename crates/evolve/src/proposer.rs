@@ -6,10 +6,10 @@ mod replay;
 mod wire;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use belljar::SpecError;
+use belljar::secrets::{SecretSource, SecretSources};
 use serde::{Deserialize, Serialize};
 
 use crate::step::{Prompt, Usage};
@@ -22,7 +22,7 @@ pub(crate) const MAX_ANSWER_BYTES: usize = 4 << 20;
 const MAX_TIMEOUT_MS: u64 = 3_600_000;
 const MAX_RETRIES: u32 = 20;
 
-/// Who proposes, as a task says it. No key is ever part of it: only the name of the variable that holds one.
+/// Who proposes, as a task says it. No key is ever part of it: only where one is to be found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ProposerSpec {
@@ -49,6 +49,15 @@ pub struct Endpoint {
     /// The environment variable that holds the key; empty for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_env: Option<String>,
+    /// The key by its name in the table of secrets, in place of `key_env`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Where that secret is to be found, taken from the table. Never its value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_source: Option<SecretSource>,
+    /// Certificates of authorities that this endpoint may be vouched for by, in place of those that the host trusts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
     #[serde(default = "yes")]
     pub stream: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,6 +73,33 @@ pub struct Endpoint {
     /// More fields of the request, as the endpoint knows them.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub extra: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Endpoint {
+    /// Looks its secret up by the name.
+    fn find_secret(&mut self, base: &Path, secrets: &SecretSources) -> Result<(), SpecError> {
+        let Some(name) = &self.secret else { return Ok(()) };
+        if self.key_env.is_some() {
+            let reason = "stands beside key_env: leave one of the two out";
+            return Err(SpecError::new("proposer.secret", reason));
+        }
+        let Some(found) = secrets.get(name) else {
+            let known: Vec<&str> = secrets.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let reason = format!(
+                "is \"{name}\", which is not described (there are: {known}): write [secrets.{name}] with \
+                 env = \"VARIABLE\", file = \"PATH\" or command = [\"PROGRAM\", …]"
+            );
+            return Err(SpecError::new("proposer.secret", reason));
+        };
+        let mut source = found.clone();
+        let field = format!("secrets.{name}");
+        source.check(&field)?;
+        let placed = source.from_directory(base);
+        placed.map_err(|error| SpecError::new(field, error.to_string()))?;
+        self.secret_source = Some(source);
+        Ok(())
+    }
 }
 
 /// What answers cost, in any one currency.
@@ -131,20 +167,32 @@ const fn retries() -> u32 {
 impl ProposerSpec {
     /// Reads a file of proposers that callers know by their names.
     pub fn load_named(path: &Path) -> Result<BTreeMap<String, Self>, SpecError> {
+        #[derive(Deserialize)]
+        struct Whole {
+            #[serde(default)]
+            secrets: SecretSources,
+            #[serde(flatten)]
+            all: BTreeMap<String, ProposerSpec>,
+        }
         let told = |why: &str| SpecError::new("proposers", format!("{}: {why}", path.display()));
         let text = read_text(path, "proposers")?;
-        let read: Result<BTreeMap<String, Self>, _> = toml::from_str(&text);
-        let mut all = read.map_err(|error| told(error.to_string().trim_end()))?;
+        let read: Result<Whole, _> = toml::from_str(&text);
+        let Whole { secrets, mut all } =
+            read.map_err(|error| told(error.to_string().trim_end()))?;
         let base = path.parent().unwrap_or(Path::new("."));
         for (name, one) in &mut all {
-            let checked = one.read_files(base).and_then(|()| one.check());
+            let checked = one.read_files(base, &secrets).and_then(|()| one.check());
             checked.map_err(|error| told(&format!("[{name}] {error}")))?;
         }
         Ok(all)
     }
 
     /// Takes in the files that it names, and where relative paths are meant from.
-    pub(crate) fn read_files(&mut self, base: &Path) -> Result<(), SpecError> {
+    pub(crate) fn read_files(
+        &mut self,
+        base: &Path,
+        secrets: &SecretSources,
+    ) -> Result<(), SpecError> {
         match self {
             Self::Replay(replay) => {
                 if let Some(file) = replay.file.take() {
@@ -158,7 +206,14 @@ impl ProposerSpec {
                     .map_err(|error| SpecError::new("proposer.directory", error.to_string()))?;
                 command.directory = Some(whole);
             }
-            Self::Openai(_) | Self::Anthropic(_) | Self::Ollama(_) | Self::Named(_) => {}
+            Self::Openai(one) | Self::Anthropic(one) | Self::Ollama(one) => {
+                one.find_secret(base, secrets)?;
+                if let Some(file) = &mut one.ca_file {
+                    *file = std::path::absolute(base.join(&*file))
+                        .map_err(|error| SpecError::new("proposer.ca_file", error.to_string()))?;
+                }
+            }
+            Self::Named(_) => {}
         }
         Ok(())
     }
@@ -302,38 +357,5 @@ impl Proposer {
                 Ok(Answer { text, usage: Usage::default() })
             }
         }
-    }
-}
-
-/// A key. It is never shown, and never written.
-#[derive(Clone)]
-pub(crate) struct Key(String);
-
-impl fmt::Debug for Key {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Key(…)")
-    }
-}
-
-impl Key {
-    /// Reads it from the environment.
-    fn of_variable(name: &str) -> Result<Self, SpecError> {
-        let told = |why: &str| {
-            SpecError::new(
-                "proposer.key_env",
-                format!("names {name}, which {why}: export {name}=…"),
-            )
-        };
-        let value = std::env::var(name).map_err(|_| told("is not set to text"))?;
-        let value = value.trim();
-        if value.is_empty() || value.chars().any(char::is_control) {
-            return Err(told("holds no key"));
-        }
-        Ok(Self(value.to_owned()))
-    }
-
-    /// A text without it: an endpoint may well repeat it in an error.
-    fn scrub(&self, text: &str) -> String {
-        text.replace(&self.0, "[key]")
     }
 }

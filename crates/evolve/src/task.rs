@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use belljar::grade::{Case, GradeRequest, formats};
+use belljar::secrets::SecretSources;
 use belljar::{Level, LimitsRequest, MAX_CODE_BYTES, ScreenMode, SpecError};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,8 @@ pub struct TaskFile {
     pub strategy: StrategySpec,
     pub cascade: Cascade,
     pub proposer: Option<ProposerSpec>,
+    /// Where secrets that the proposer names are to be found.
+    pub secrets: SecretSources,
 }
 
 /// The form in which a proposer may answer.
@@ -165,7 +168,7 @@ impl Task {
             file.program = Some(read_text(&base.join(path), "program_file")?);
         }
         if let Some(proposer) = &mut file.proposer {
-            proposer.read_files(base)?;
+            proposer.read_files(base, &file.secrets)?;
         }
         Self::whole(file, cases, hidden)
     }
@@ -176,11 +179,12 @@ impl Task {
             ("cases_file", file.cases_file.is_some()),
             ("hidden_file", file.hidden_file.is_some()),
             ("program_file", file.program_file.is_some()),
+            ("secrets", !file.secrets.is_empty()),
         ];
         if let Some((field, _)) = named.into_iter().find(|(_, given)| *given) {
             return wrong(
                 field,
-                "names a file of the host, which a request may not: give it inline",
+                "names a file or a secret of the host, which a request may not: give what is no secret inline",
             );
         }
         Self::whole(file, None, None)

@@ -14,6 +14,8 @@ use crate::plan::{Cgroup, CgroupVersion, Controller, Hierarchy, Knob, Place};
 /// plenty, and after that the next sweep takes it.
 const REMOVE_ATTEMPTS: usize = 200;
 const REMOVE_PAUSE_MS: i64 = 5;
+/// The longest file of a cgroup that is read; the kernel writes no more at once.
+const FILE_BYTES: usize = 4 << 10;
 
 /// The directories of one run. Removed when dropped.
 #[derive(Debug, Default)]
@@ -151,6 +153,18 @@ impl Group {
         usage
     }
 
+    /// The directory that has a controller, and which of the two versions it is of.
+    pub(crate) fn directory_of(&self, controller: Controller) -> Option<(CgroupVersion, &Path)> {
+        let part = self.parts.iter().find(|part| part.controllers.contains(&controller))?;
+        Some((part.version, &part.path))
+    }
+
+    /// Every directory of a version.
+    pub(crate) fn directories(&self, version: CgroupVersion) -> impl Iterator<Item = &Path> {
+        let parts = self.parts.iter().filter(move |part| part.version == version);
+        parts.map(|part| part.path.as_path())
+    }
+
     /// A descriptor that poll reports when the group runs out of memory.
     pub(crate) fn memory_alarm(&self) -> Result<Option<Alarm>> {
         let part = self.parts.iter().find(|part| part.controllers.contains(&Controller::Memory));
@@ -212,7 +226,9 @@ impl Part {
             (CgroupVersion::V2, Controller::Cpu) => {
                 usage.cpu_us = field("cpu.stat", "usage_usec");
             }
-            (CgroupVersion::V1, Controller::Cpu) | (CgroupVersion::V2, Controller::Cpuacct) => {}
+            (CgroupVersion::V1, Controller::Cpu)
+            | (CgroupVersion::V2, Controller::Cpuacct)
+            | (_, Controller::Freezer) => {}
         }
     }
 
@@ -264,8 +280,13 @@ fn reads_as_written(directory: &Path, knob: &Knob) -> bool {
     }
 }
 
+/// One call reads such a file whole; they have a few lines.
 fn read(directory: &Path, file: &str) -> Option<String> {
-    fs::read_to_string(directory.join(file)).ok()
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(directory.join(file), flags, Mode::empty()).ok()?;
+    let mut text = [0; FILE_BYTES];
+    let length = rustix::io::read(&file, &mut text).ok()?;
+    std::str::from_utf8(&text[..length]).ok().map(ToOwned::to_owned)
 }
 
 fn write(directory: &Path, file: &str, value: &str) -> Result<()> {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_sys::process::{
-    Cloned, Ended, SingleThreaded, Status, Wait, child_signals, clone, exit_now, join_net,
+    Cloned, Ended, SingleThreaded, Status, Wait, clone, exit_now, init_signals, join_net,
     kill_everyone, reap_any, set_gid, set_uid,
 };
 use belljar_sys::{Errno, Result, fd, net};
@@ -19,6 +19,7 @@ use rustix::process::{DumpableBehavior, Pid, RawPid, Signal};
 
 use crate::plan::{Files, Identity, Placed, Plan, Root};
 use crate::report::{At, Disk, Ending, Note, Step, Stopped};
+use crate::tripwire::Tripwires;
 use crate::wire::receive_placed;
 use crate::{lockdown, payload, results, root, tree};
 
@@ -60,7 +61,7 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     // Until then we are dumpable: the files through which our ids are mapped would be root's else.
     await_go(&ends.commands).at(Step::IdMap)?;
     hide(plan).at(Step::Become)?;
-    let signals = child_signals().at(Step::Fork)?;
+    let signals = init_signals().at(Step::Fork)?;
     let Ends { notes, commands, placed, payload } = ends;
     let sources = match &plan.files {
         Files::Root(layout) => Some(root::open_sources(layout)?),
@@ -86,12 +87,8 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
             }
         }
     };
-    let (proc, disk, covers) = build(plan, sources, &placed)?;
+    let (proc, disk, mut wires) = build(plan, sources, &placed)?;
     drop(placed);
-    if plan.hold.is_some() {
-        send_covers(&notes, &covers).at(Step::Proc)?;
-    }
-    drop(covers);
     let child = match child {
         Some(child) => {
             order(&orders, b"b", &[proc.as_fd()]).at(Step::Fork)?;
@@ -112,7 +109,7 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     // Only now may the payload show itself: no hostile code runs beside an init with privileges.
     order(&orders, b"g", &[]).at(Step::InitLockdown)?;
     drop(orders);
-    let ended = supervise(child, &commands, &signals, &notes)?;
+    let ended = supervise(child, &commands, &signals, &mut wires, &notes)?;
     report(plan, &ended, disk.as_ref(), &notes).at(Step::Fork)
 }
 
@@ -153,27 +150,19 @@ fn join_network(plan: &Plan, orders: &OwnedFd) -> Result<()> {
     received.fds.first().map_or(Ok(()), |namespace| join_net(namespace.as_fd()))
 }
 
-/// The files that the program will see; the procfs to look through, and the disk if it has one.
+/// The files that the program will see; the procfs to look through, the disk if it has one, and what tells
+/// of secrets.
 fn build(
     plan: &Plan,
     sources: Option<root::Sources>,
     placed: &[OwnedFd],
-) -> std::result::Result<(OwnedFd, Option<OwnedFd>, Vec<OwnedFd>), Stopped> {
+) -> std::result::Result<(OwnedFd, Option<OwnedFd>, Tripwires), Stopped> {
     if let (Files::Root(layout), Some(sources)) = (&plan.files, sources) {
         let built = build_root(plan, layout, &sources, placed)?;
-        return Ok((built.proc, Some(built.disk), built.covers));
+        return Ok((built.proc, Some(built.disk), built.tripwires));
     }
     place_all(plan, placed, rustix::fs::CWD, &plan.identity)?;
-    Ok((open_host_proc().at(Step::Proc)?, None, Vec::new()))
-}
-
-/// The keeper watches them, once there is a program.
-fn send_covers(notes: &OwnedFd, covers: &[OwnedFd]) -> Result<()> {
-    if covers.is_empty() {
-        return Ok(());
-    }
-    let fds: Vec<BorrowedFd<'_>> = covers.iter().map(AsFd::as_fd).collect();
-    fd::send(notes, &Note::Covers.to_bytes(), &fds)
+    Ok((open_host_proc().at(Step::Proc)?, None, Tripwires::default()))
 }
 
 /// Nobody looks into us from now on, and the sandbox never outlives the keeper.
@@ -190,12 +179,12 @@ fn hide(plan: &Plan) -> Result<()> {
 }
 
 /// Nobody reads init's memory or descriptors, and its namespace never outlives the keeper.
-fn die_with_keeper() -> Result<()> {
+pub(crate) fn die_with_keeper() -> Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
 }
 
-fn await_go(commands: &OwnedFd) -> Result<()> {
+pub(crate) fn await_go(commands: &OwnedFd) -> Result<()> {
     let mut word = [0u8; 1];
     match rustix::io::retry_on_intr(|| rustix::io::read(commands, &mut word))? {
         1 => Ok(()),
@@ -314,6 +303,7 @@ fn supervise(
     program: Pid,
     commands: &OwnedFd,
     signals: &OwnedFd,
+    wires: &mut Tripwires,
     notes: &OwnedFd,
 ) -> std::result::Result<Seen, Stopped> {
     let program = program.as_raw_nonzero().get();
@@ -325,8 +315,11 @@ fn supervise(
             break; // told to end it, or the keeper is gone
         }
         look(signals, program, &mut seen).at(Step::Fork)?;
+        wires.attend(notes);
     }
     end_all(program, &mut seen).at(Step::Fork)?;
+    // One that was killed while it waited for us has asked all the same.
+    wires.attend(notes);
     Ok(seen)
 }
 
@@ -446,8 +439,9 @@ fn largest_file(top: &OwnedFd) -> u64 {
                 FileType::RegularFile => {
                     largest = largest.max(u64::try_from(stat.st_size).unwrap_or(0));
                 }
-                // One that the program closed to itself is not looked into.
-                FileType::Directory if waiting.len() < 256 => {
+                // One that the program closed to itself is not looked into, nor one with nothing in it: in
+                // a tmpfs each entry adds to the size.
+                FileType::Directory if stat.st_size > 0 && waiting.len() < 256 => {
                     waiting.extend(rustix::fs::openat(&directory, name, flags, Mode::empty()).ok());
                 }
                 FileType::Directory

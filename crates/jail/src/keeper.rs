@@ -6,6 +6,7 @@
 mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use belljar_sys::process::{
@@ -19,46 +20,51 @@ use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group, errno};
 use crate::layer::Check;
-use crate::notify::Ear;
+use crate::notify::{Ear, now_ms};
 use crate::payload::Ends;
 use crate::plan::{Files, Hold, Plan};
 use crate::report::{
     At, Cause, Command, End, Ending, Failed, Message, Note, Ready, Report, Started, Step, Stopped,
     arm,
 };
-use crate::tripwire::Tripwires;
+use crate::tried::Touched;
 use crate::watch::Watch;
 use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, Opening, joining_fds, receive_plan};
 use crate::{ids, init, readback, scratch, tree};
 
 /// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
-const SETUP_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long init may take to end everything before it is killed itself.
-const ENDING_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(5);
 /// How long an init that has reported may take to exit by itself.
 const INIT_EXIT: Duration = Duration::from_millis(50);
 
 /// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
 pub fn main() -> u8 {
-    let started = start().and_then(|control| match carry_out(&control) {
+    live(None)
+}
+
+fn live(known: Option<Rc<Plan>>) -> u8 {
+    let started = start().and_then(|control| match carry_out(&control, known) {
         Ok(told) => told,
         Err(failed) => tell(&control, &Message::Failed(failed), &[]),
     });
     u8::from(started.is_err())
 }
 
-/// The same for a keeper that is a mere copy of the engine's process. Never returns.
-pub fn main_as_copy(control: OwnedFd) -> ! {
+/// The same for a keeper that is a mere copy of the engine's process, or of a nursery that has read its
+/// plan. Never returns.
+pub fn main_as_copy(control: OwnedFd, known: Option<Rc<Plan>>) -> ! {
     let placed = fd::place_at(control, 0).and_then(|()| {
         let null = init::null()?;
         fd::place_at(&null, 1)?;
         fd::place_at(&null, 2)
     });
-    exit_now(if placed.is_ok() { main().into() } else { 1 })
+    exit_now(if placed.is_ok() { live(known).into() } else { 1 })
 }
 
 /// Lets go of all that a careless parent left open, and of its terminal.
-fn start() -> Result<OwnedFd> {
+pub(crate) fn start() -> Result<OwnedFd> {
     fd::close_inherited(3)?;
     let control = fd::take_stdin()?;
     // A session of our own: Ctrl-C in the caller's terminal is the caller's to handle.
@@ -69,14 +75,17 @@ fn start() -> Result<OwnedFd> {
     Ok(control)
 }
 
-fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
+pub(crate) fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let json = serde_json::to_vec(message).map_err(|_| Errno::PROTO)?;
     fd::send(control, &json, fds)
 }
 
 /// Tells how it ended; what stopped it before there was anything to end is for the caller to tell.
-fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
-    let opening = receive_plan(control).at(Step::Plan)?;
+fn carry_out(
+    control: &OwnedFd,
+    known: Option<Rc<Plan>>,
+) -> std::result::Result<Result<()>, Failed> {
+    let opening = receive_plan(control, known).at(Step::Plan)?;
     arm(opening.plan.fault);
     // Again, now that a fault may be armed for this step.
     Ok::<(), Errno>(()).at(Step::Plan)?;
@@ -107,7 +116,7 @@ fn carry_out(control: &OwnedFd) -> std::result::Result<Result<()>, Failed> {
     Ok(told)
 }
 
-fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
+pub(crate) fn create_group(cgroup: &crate::plan::Cgroup) -> std::result::Result<Group, Stopped> {
     let made = Group::create(cgroup);
     let index = made.as_ref().err().map_or(0, |(index, _)| *index);
     made.map_err(|(_, errno)| errno).at_item(Step::Cgroup, index)
@@ -133,11 +142,10 @@ struct Keeper {
     gate: Option<OwnedFd>,
     /// Where the program's filter brings what it refuses.
     ear: Option<Ear>,
-    /// What stands over the secrets of /proc, and who watches it once there is a program.
-    covers: Vec<OwnedFd>,
-    tripwires: Option<Tripwires>,
     /// Both outputs of the program lead to the engine, which counts them.
     streams_are_pipes: bool,
+    /// What the engine had no room for when it happened.
+    untold: Vec<Message>,
     /// What a payload that joins needs, until it was asked for.
     joining: Option<(Ends, Option<OwnedFd>)>,
     /// Held so that the kernel takes the sandbox apart when its end has been told, not before.
@@ -202,9 +210,8 @@ impl Keeper {
             commands,
             gate: Some(gate),
             ear: None,
-            covers: Vec::new(),
-            tripwires: None,
             streams_are_pipes,
+            untold: Vec::new(),
             joining,
             namespaces: None,
             parked_cpu_us: 0,
@@ -241,21 +248,11 @@ impl Keeper {
             Some(_) => self.await_delivery(control)?,
             None => b"g".to_vec(),
         };
-        self.set_tripwires();
         let released = Instant::now();
         if let Some(gate) = self.gate.take() {
             rustix::io::write(&gate, &invocation).at(Step::ReadBack)?;
         }
         Ok(self.supervise(control, released))
-    }
-
-    /// Before the release, and not sooner: a user has few instances of inotify.
-    fn set_tripwires(&mut self) {
-        // Only where nobody waits for our own end.
-        let apart = self.plan.hold.is_some() && !self.covers.is_empty();
-        if let (Files::Root(root), true) = (&self.plan.files, apart) {
-            self.tripwires = Tripwires::set(&root.proc.watched, &self.covers).ok();
-        }
     }
 
     /// Asks the engine for the payload.
@@ -359,9 +356,8 @@ impl Keeper {
         if let Some(ear) = self.ear.take() {
             ear.finish(control);
         }
-        // They go with us, after the end was told: the kernel takes 15 ms to let go of them.
-        if let Some(wires) = &mut self.tripwires {
-            wires.finish(control);
+        for message in &self.untold {
+            tell(control, message, &[]).ok();
         }
         self.end_sandbox();
         (report, workspace)
@@ -381,29 +377,23 @@ impl Keeper {
         }
         let called = fds.len();
         fds.extend(self.ear.as_ref().and_then(Ear::descriptor).map(heard));
-        let touched = fds.len();
-        fds.extend(self.tripwires.as_ref().map(|wires| heard(wires.descriptor())));
         wait(&mut fds, left)?;
         let fired: Vec<bool> = fds.iter().map(|one| !one.revents().is_empty()).collect();
         let call = fds.get(called).map(PollFd::revents).filter(|found| !found.is_empty());
-        let call = call.filter(|_| touched > called);
         drop(fds);
-        if let (Some(wires), Some(true)) = (&mut self.tripwires, fired.get(touched)) {
-            wires.attend(control);
-        }
         if let (Some(ear), Some(found)) = (&mut self.ear, call) {
             ear.attend(found, Some(control));
         }
         let mut seen = Seen::default();
         if fired[0] {
-            seen.note = self.take_note();
+            seen.note = self.take_note(control);
         }
         if fired[1] {
             seen.cause = Some(command(control));
         }
         if fired[2] && seen.note.is_none() {
             // It may have reported and exited between the two looks of one poll.
-            seen.note = self.last_note();
+            seen.note = self.last_note(control);
             seen.init_died = seen.note.is_none();
         }
         if called == 4 && fired.get(3) == Some(&true) {
@@ -413,18 +403,42 @@ impl Keeper {
         Ok(seen)
     }
 
-    /// What a dead init has left to read, if anything.
-    fn last_note(&self) -> Option<(Note, Option<OwnedFd>)> {
-        let mut fds = [PollFd::new(&self.notes, PollFlags::IN)];
-        wait(&mut fds, Duration::ZERO).ok()?;
-        fds[0].revents().contains(PollFlags::IN).then(|| self.take_note())?
+    /// What a dead init has left to say of the end, if anything.
+    fn last_note(&mut self, control: &OwnedFd) -> Option<(Note, Option<OwnedFd>)> {
+        let most = self.watched().len() + 1;
+        (0..most).find_map(|_| {
+            let mut fds = [PollFd::new(&self.notes, PollFlags::IN)];
+            wait(&mut fds, Duration::ZERO).ok()?;
+            fds[0].revents().contains(PollFlags::IN).then(|| self.take_note(control))?
+        })
     }
 
-    fn take_note(&self) -> Option<(Note, Option<OwnedFd>)> {
+    /// One note of how it ended; what is told on the way goes on to the engine.
+    fn take_note(&mut self, control: &OwnedFd) -> Option<(Note, Option<OwnedFd>)> {
         let mut bytes = [0; Note::BYTES];
         let received = fd::receive(&self.notes, &mut bytes).ok()?;
         let note = Note::from_bytes(&bytes[..received.length])?;
+        if let Note::Touched(place) = note {
+            self.tell_touched(control, place);
+            return None;
+        }
         Some((note, received.fds.into_iter().next()))
+    }
+
+    fn watched(&self) -> &[String] {
+        match &self.plan.files {
+            Files::Root(root) => &root.proc.watched,
+            Files::Host { .. } => &[],
+        }
+    }
+
+    /// At once, or, if the engine is behind, when the run has ended: our clocks must not wait for it.
+    fn tell_touched(&mut self, control: &OwnedFd, place: u16) {
+        let Some(name) = self.watched().get(usize::from(place)) else { return };
+        let message = Message::Touched(Touched { time_ms: now_ms(), name: name.clone() });
+        let told =
+            serde_json::to_vec(&message).is_ok_and(|json| fd::try_send(control, &json).is_ok());
+        self.untold.extend((!told).then_some(message));
     }
 
     /// An eventfd stays readable until read. The v2 file re-arms when its text is read.
@@ -515,7 +529,7 @@ fn ended(ending: &Ending) -> End {
     if ending.exited { End::Exited(ending.value) } else { End::Signaled(ending.value) }
 }
 
-fn is_pipe(stream: &OwnedFd) -> bool {
+pub(crate) fn is_pipe(stream: &OwnedFd) -> bool {
     rustix::fs::fstat(stream)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
 }
@@ -529,7 +543,7 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     crate::wire::control_pair()
 }
 
-fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
+pub(crate) fn wait(fds: &mut [PollFd<'_>], left: Duration) -> Result<()> {
     // Rounded up, so that a deadline has passed when we wake for it.
     let left = Timespec::try_from(left + Duration::from_micros(100)).map_err(|_| Errno::INVAL)?;
     rustix::io::retry_on_intr(|| poll(fds, Some(&left)))?;

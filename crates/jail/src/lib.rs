@@ -11,6 +11,7 @@ mod ids;
 mod init;
 pub mod keeper;
 pub mod layer;
+pub mod living;
 mod lockdown;
 mod notify;
 pub mod nursery;
@@ -35,3 +36,5 @@ pub use readback::NEVER_PASSED;
 pub const KEEPER_ROLE: &str = "__keeper";
 /// The same for the nursery's.
 pub const NURSERY_ROLE: &str = "__nursery";
+/// The same for the keeper of a living sandbox.
+pub const LIVING_ROLE: &str = "__living";

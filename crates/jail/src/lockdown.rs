@@ -73,7 +73,7 @@ pub(crate) fn kind(resource: Resource) -> Kind {
 
 /// Takes every capability out of reach of any later exec. Needs CAP_SETPCAP: root, or a new user
 /// namespace. An ordinary user without one has none to lose, and `no_new_privs` keeps it so.
-fn drop_bounding_set() -> Result<()> {
+pub(crate) fn drop_bounding_set() -> Result<()> {
     let mine = rustix::thread::capabilities(None)?;
     if !mine.effective.contains(CapabilitySet::SETPCAP) {
         return Ok(());

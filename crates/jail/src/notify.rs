@@ -4,8 +4,8 @@
 //! zero for a call that is allowed and only looked at. Nothing that is read decides anything. The work
 //! is bounded: so many things are told, the rest is counted and answered at once.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -45,6 +45,9 @@ const MAX_BYTES: usize = 128;
 const MAX_COMMAND: usize = 512;
 const MAX_STATUS: usize = 4096;
 
+/// What waits for an engine that is behind, in bytes; more than that is only counted.
+const MAX_LATE_BYTES: usize = 1 << 20;
+
 /// The counts in one message: it must fit the wire.
 const COUNTS_AT_ONCE: usize = 256;
 
@@ -71,6 +74,9 @@ pub(crate) struct Ear {
     told: usize,
     recorded: usize,
     unrecorded: u64,
+    /// What the engine had no room for yet, in order.
+    late: VecDeque<Vec<u8>>,
+    late_bytes: usize,
 }
 
 impl Ear {
@@ -88,6 +94,8 @@ impl Ear {
             told: 0,
             recorded: 0,
             unrecorded: 0,
+            late: VecDeque::new(),
+            late_bytes: 0,
         }
     }
 
@@ -101,6 +109,9 @@ impl Ear {
         if !found.contains(PollFlags::IN) {
             self.deaf = true; // hung up, or broken: it never gets better
             return;
+        }
+        if let Some(engine) = engine {
+            self.send_late(engine);
         }
         let until = Instant::now() + BATCH_TIME;
         for _ in 0..BATCH {
@@ -181,7 +192,18 @@ impl Ear {
         true
     }
 
-    /// Tells the engine, if it listens: we do not wait for it.
+    /// What the engine has room for by now.
+    fn send_late(&mut self, engine: &OwnedFd) {
+        while let Some(json) = self.late.pop_front() {
+            if fd::try_send(engine, &json).is_err() {
+                self.late.push_front(json);
+                return;
+            }
+            self.late_bytes -= json.len();
+        }
+    }
+
+    /// Tells the engine, at once or when it listens: we do not wait for it.
     fn tell(
         &mut self,
         call: &Waiting,
@@ -203,8 +225,13 @@ impl Ear {
         let Ok(json) = serde_json::to_vec(&Message::Tried(tried)) else {
             return false;
         };
-        if fd::try_send(engine, &json).is_err() {
-            return false;
+        self.send_late(engine);
+        if !self.late.is_empty() || fd::try_send(engine, &json).is_err() {
+            if self.late_bytes + json.len() > MAX_LATE_BYTES {
+                return false;
+            }
+            self.late_bytes += json.len();
+            self.late.push_back(json);
         }
         self.known.insert(known, self.counts.len());
         self.counts.push((1, 0));
@@ -235,6 +262,9 @@ impl Ear {
 
     /// What is left to say when all is over. An engine that does not listen any more is not told.
     pub(crate) fn finish(&self, engine: &OwnedFd) {
+        for json in &self.late {
+            fd::send(engine, json, &[]).ok();
+        }
         let again = self.counts.iter().zip(0..).filter(|((count, _), _)| *count > 1);
         let counts: Vec<_> = again.map(|((count, sum), number)| (number, *count, *sum)).collect();
         let mut untold: Vec<_> = self.untold.iter().map(|(call, count)| (*call, *count)).collect();

@@ -1,14 +1,15 @@
 //! A nursery: our own binary, started once, of which keepers are copies. To copy so small a process
 //! takes a tenth of the time that starting it again does.
 //!
-//! Its standard input asks for keepers, by sending each one's control socket, and is told their process
-//! ids. They are the engine's own children.
+//! Its standard input asks for keepers, by sending each one's control socket and, if there is one, the plan
+//! of its kind, which the copies then need not read; and is told their process ids. They are the engine's own children.
 
 use belljar_sys::process::{SingleThreaded, forget_arguments, fork_sibling};
 use belljar_sys::{Errno, Result, fd};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::keeper;
+use crate::wire::Known;
 
 /// Its whole life: until the engine is gone, which is no error.
 pub fn main() -> u8 {
@@ -28,13 +29,17 @@ fn serve() -> Result<std::convert::Infallible> {
     // Which binary this is, and where, is no business of those who can read their init's command line.
     forget_arguments()?;
     let single = SingleThreaded::prove()?;
+    let mut known = Known::new();
     loop {
         let mut word = [0; 8];
         let received = fd::receive(std::io::stdin(), &mut word)?;
-        let control = received.fds.into_iter().next().ok_or(Errno::CANCELED)?;
+        let mut fds = received.fds.into_iter();
+        let control = fds.next().ok_or(Errno::CANCELED)?;
+        // One that cannot be read is told by the keeper, who tries again.
+        let plan = fds.next().and_then(|memory| known.plan(memory).ok());
         match fork_sibling(&single)? {
             Some(keeper) => fd::send(std::io::stdin(), &keeper.to_le_bytes(), &[])?,
-            None => keeper::main_as_copy(control),
+            None => keeper::main_as_copy(control, plan),
         }
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn join(joining: Joining) -> ! {
 }
 
 /// If the keeper is gone there is nobody to tell; init's death takes us along anyway.
-fn give_up(notes: &OwnedFd, stopped: Stopped) -> ! {
+pub(crate) fn give_up(notes: &OwnedFd, stopped: Stopped) -> ! {
     rustix::io::write(notes, &Note::Stopped(stopped).to_bytes()).ok();
     exit_now(127)
 }
@@ -184,7 +184,7 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
 
 /// The kernel counts the descriptors that all of a user's processes have under way, against our own limit,
 /// which is the program's by now: with many runs at once they may be too many for a moment.
-fn send_patiently(notes: &OwnedFd, bytes: &[u8], listener: &OwnedFd) -> Result<()> {
+pub(crate) fn send_patiently(notes: &OwnedFd, bytes: &[u8], listener: &OwnedFd) -> Result<()> {
     for _ in 0..SEND_ATTEMPTS {
         match fd::send(notes, bytes, &[listener.as_fd()]) {
             Err(Errno::TOOMANYREFS) => crate::keeper::pause(SEND_PAUSE_MS),
@@ -194,7 +194,7 @@ fn send_patiently(notes: &OwnedFd, bytes: &[u8], listener: &OwnedFd) -> Result<(
     Err(Errno::TOOMANYREFS)
 }
 
-fn start_session() -> Result<()> {
+pub(crate) fn start_session() -> Result<()> {
     rustix::process::setsid()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     reset_signals()
@@ -227,7 +227,7 @@ fn make_network(orders: &OwnedFd) -> Result<()> {
 }
 
 /// Moves through the doors of v1 that the keeper opened; in v2 we were born where we belong.
-fn join_cgroup(gate: &OwnedFd) -> Result<()> {
+pub(crate) fn join_cgroup(gate: &OwnedFd) -> Result<()> {
     let mut word = [0u8; 1];
     let received = fd::receive(gate, &mut word)?;
     if received.length == 0 {
@@ -237,7 +237,7 @@ fn join_cgroup(gate: &OwnedFd) -> Result<()> {
 }
 
 /// The inodes that name our namespaces; zero where one cannot be seen.
-fn own_namespaces(proc: &OwnedFd) -> [u64; 7] {
+pub(crate) fn own_namespaces(proc: &OwnedFd) -> [u64; 7] {
     NAMESPACES.map(|name| {
         rustix::fs::statat(proc, format!("self/ns/{name}"), AtFlags::empty())
             .map_or(0, |stat| stat.st_ino)
@@ -245,7 +245,7 @@ fn own_namespaces(proc: &OwnedFd) -> [u64; 7] {
 }
 
 /// How many descriptors beyond the standard three would pass through exec.
-fn stray_fds(proc: &OwnedFd) -> u64 {
+pub(crate) fn stray_fds(proc: &OwnedFd) -> u64 {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let list = rustix::fs::openat(proc, "self/fd", flags, rustix::fs::Mode::empty());
     let Ok(entries) = list.and_then(rustix::fs::Dir::new) else {
@@ -256,7 +256,7 @@ fn stray_fds(proc: &OwnedFd) -> u64 {
     numbers.filter(|number| *number > 2 && fd::passes_exec(*number)).count() as u64
 }
 
-fn wait_for_release(gate: &OwnedFd) -> Result<()> {
+pub(crate) fn wait_for_release(gate: &OwnedFd) -> Result<()> {
     let mut word = [0u8; 1];
     match rustix::io::retry_on_intr(|| rustix::io::read(gate.as_fd(), &mut word))? {
         1 => Ok(()),

@@ -41,7 +41,27 @@ pub struct Plan {
     pub fault: Option<Fault>,
 }
 
+/// What of a plan is one sandbox's alone. All the rest is the same for every sandbox of a kind, which is
+/// written down and read once for all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Own {
+    pub id: String,
+    pub identity: Identity,
+    /// The name of its cgroup, if it has one.
+    pub name: String,
+}
+
 impl Plan {
+    /// Makes the plan of a kind that of one sandbox.
+    pub fn adopt(&mut self, own: Own) {
+        let Own { id, identity, name } = own;
+        (self.id, self.identity) = (id, identity);
+        if let Some(cgroup) = &mut self.cgroup {
+            cgroup.name = name;
+        }
+    }
+
     /// The payload is a copy of somebody else, who lets it in.
     pub fn is_joined(&self) -> bool {
         self.hold == Some(Hold::Forked)
@@ -142,6 +162,7 @@ pub enum MapWriter {
 /// Where the program's files come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a process has one plan, and most have a root")]
 pub enum Files {
     /// The host's own tree, with a private directory to work in (levels without namespaces).
     Host { scratch: Scratch },
@@ -178,6 +199,34 @@ pub struct Root {
     pub pseudo_terminals: bool,
     pub proc: Proc,
     pub writable: Writable,
+    /// A living sandbox's: overlays in place of the read-only root, the one of `/` first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trees: Vec<Tree>,
+    /// What bounds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+}
+
+/// What bounds the files that a living sandbox writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The uppers are on a file system of their own, mounted here, that is no larger.
+    FileSystem { mounted: PathBuf, bytes: u64, inodes: u64 },
+    /// The keeper measures the uppers while something runs, and ends what runs when they are larger.
+    Measured { bytes: u64, inodes: u64 },
+}
+
+/// Directories one over the other, of which only the topmost is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tree {
+    pub target: PathBuf,
+    /// The topmost first.
+    pub lowers: Vec<PathBuf>,
+    pub upper: PathBuf,
+    /// Empty, and on the same file system as the upper.
+    pub work: PathBuf,
 }
 
 /// A host path shown inside. The identity is checked again when it is opened inside the namespace.
@@ -283,6 +332,8 @@ pub enum Controller {
     Pids,
     Cpu,
     Cpuacct,
+    /// v1 only: v2 freezes every group.
+    Freezer,
 }
 
 impl Controller {
@@ -292,6 +343,7 @@ impl Controller {
             Self::Pids => "pids",
             Self::Cpu => "cpu",
             Self::Cpuacct => "cpuacct",
+            Self::Freezer => "freezer",
         }
     }
 }

@@ -7,13 +7,19 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
 use crate::cgroup::Group;
 use crate::layer::{Check, Layer};
 use crate::payload::NAMESPACES;
-use crate::plan::{Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource, Root};
+use crate::plan::{Bound, Cgroup, Controller, Files, Identity, Lockdown, Plan, Resource, Root};
 use crate::report::Ready;
+
+/// As much as the longest of them has: some sixty mounts.
+const FILE_BYTES: usize = 16 << 10;
+/// And as much as is read of any.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Variables through which a caller's environment would change what a program loads or runs.
 pub const NEVER_PASSED: [&str; 6] =
@@ -52,7 +58,7 @@ pub(crate) fn check_all(
         streams_are_pipes,
         outside,
         status: status_of(pid),
-        membership: fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
+        membership: read(pid, "cgroup"),
         mounts: mounts_of(pid),
     };
     plan.expect.iter().map(|layer| payload.check(*layer)).collect()
@@ -64,15 +70,27 @@ pub(crate) fn own_namespaces() -> [u64; 7] {
 }
 
 fn status_of(pid: u32) -> HashMap<String, String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let text = read(pid, "status");
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect()
 }
 
+/// What the kernel says of a process, or nothing. Such files have no length to ask for, and the kernel
+/// writes them anew for each small read.
+fn read(pid: u32, file: &str) -> String {
+    let mut text = Vec::with_capacity(FILE_BYTES);
+    let file = fs::File::open(format!("/proc/{pid}/{file}"));
+    let read = file.and_then(|file| file.take(MOST_BYTES).read_to_end(&mut text));
+    read.ok().and_then(|_| String::from_utf8(text).ok()).unwrap_or_default()
+}
+
 fn mounts_of(pid: u32) -> Vec<Mount> {
-    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let text = read(pid, "mountinfo");
     text.lines().filter_map(Mount::parse).collect()
 }
+
+/// Directories of our own on a living sandbox's file system, beyond what its programs may make.
+const OWN_INODES: u64 = 64;
 
 impl Payload<'_> {
     fn check(&self, name: Layer) -> Check {
@@ -80,7 +98,7 @@ impl Payload<'_> {
             Layer::WallTimeout => {
                 (format!("monotonic clock, {} ms", self.plan.wall_ms), self.plan.wall_ms > 0)
             }
-            Layer::OutputCap => ("pipes read by the engine".to_owned(), self.streams_are_pipes),
+            Layer::OutputCap => (self.reader().to_owned(), self.streams_are_pipes),
             Layer::Environment => self.environment(),
             Layer::Descriptors => {
                 (format!("close_range, {} stray", self.ready.stray_fds), self.ready.stray_fds == 0)
@@ -121,6 +139,12 @@ impl Payload<'_> {
         (mechanism.to_owned(), self.field(key) == wanted)
     }
 
+    /// Who takes what it writes, and bounds it.
+    fn reader(&self) -> &'static str {
+        let lives = self.layout().is_some_and(|layout| !layout.trees.is_empty());
+        if lives { "read by the keeper into bounded logs" } else { "pipes read by the engine" }
+    }
+
     fn environment(&self) -> (String, bool) {
         let variables = &self.plan.program.environment;
         let clean = variables.iter().all(|(name, _)| !NEVER_PASSED.contains(&name.as_str()));
@@ -139,14 +163,14 @@ impl Payload<'_> {
 
     /// Field 6 of /proc/PID/stat is the session, which the payload must lead.
     fn leads_session(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let stat = read(self.pid, "stat");
         let after_name = stat.rfind(')').and_then(|end| stat.get(end + 1..)).unwrap_or("");
         after_name.split_ascii_whitespace().nth(3) == Some(self.pid.to_string().as_str())
     }
 
     fn rlimits(&self) -> (String, bool) {
         let limits = self.plan.lockdown.as_ref().map_or(&[][..], |one| &one.rlimits);
-        let text = fs::read_to_string(format!("/proc/{}/limits", self.pid)).unwrap_or_default();
+        let text = read(self.pid, "limits");
         let kept = limits.iter().all(|limit| {
             let value = limit.value.to_string();
             text.lines()
@@ -236,6 +260,9 @@ impl Payload<'_> {
     }
 
     fn root(&self) -> (String, bool) {
+        if let Some(layout) = self.layout().filter(|layout| !layout.trees.is_empty()) {
+            return self.overlays(layout);
+        }
         let mounts = &self.mounts;
         let at_root: Vec<_> = mounts.iter().filter(|mount| mount.point == "/").collect();
         let alone = matches!(at_root[..], [top] if top.kind == "tmpfs" && top.has("ro"));
@@ -245,6 +272,51 @@ impl Payload<'_> {
         });
         let mechanism = format!("pivot_root to read-only tmpfs, {} mounts", mounts.len());
         (mechanism, alone && rest_read_only)
+    }
+
+    /// A living sandbox's root: an overlay at the place of each tree, and nothing else that is written but what the
+    /// plan says.
+    fn overlays(&self, layout: &Root) -> (String, bool) {
+        let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+        let trees: Vec<String> = layout.trees.iter().map(|tree| text(&tree.target)).collect();
+        let in_place = trees.iter().all(|tree| {
+            let at: Vec<_> = self.mounts.iter().filter(|mount| mount.point == *tree).collect();
+            matches!(at[..], [one] if one.kind == "overlay" && one.has("nosuid") && one.has("nodev"))
+        });
+        let writable = self.writable_points();
+        let rest_read_only = self.mounts.iter().all(|mount| {
+            let planned = trees.contains(&mount.point) || writable.contains(&mount.point);
+            mount.has("ro") || planned || mount.point.starts_with("/dev/")
+        });
+        let (trees, mounts) = (layout.trees.len(), self.mounts.len());
+        let mechanism = format!("pivot_root to {trees} overlays, {mounts} mounts");
+        (mechanism, in_place && rest_read_only && trees > 0)
+    }
+
+    /// What bounds the files of a living sandbox.
+    fn bounded_files(layout: &Root, bound: &Bound) -> (String, bool) {
+        match bound {
+            Bound::Measured { bytes, inodes } => {
+                let mechanism = format!(
+                    "measured by the keeper several times a second, {bytes} bytes, {inodes} inodes: can be exceeded \
+                     for a moment"
+                );
+                (mechanism, *bytes > 0 && *inodes > 0)
+            }
+            Bound::FileSystem { mounted, bytes, inodes } => {
+                let device = |path: &std::path::Path| fs::metadata(path).map(|one| one.dev()).ok();
+                let own = device(mounted);
+                let apart = own.is_some() && own != mounted.parent().and_then(device);
+                let inside = layout.trees.iter().all(|tree| device(&tree.upper) == own);
+                // Of what is free: a file system needs some of its size for itself.
+                let small = rustix::fs::statvfs(mounted).is_ok_and(|all| {
+                    all.f_bavail * all.f_frsize <= *bytes + OWN_INODES * all.f_frsize
+                        && all.f_ffree <= *inodes + OWN_INODES
+                });
+                let mechanism = format!("a file system of its own, {bytes} bytes, {inodes} inodes");
+                (mechanism, apart && inside && small)
+            }
+        }
     }
 
     fn writable_points(&self) -> Vec<String> {
@@ -302,6 +374,7 @@ impl Payload<'_> {
         let Some(layout) = self.layout() else {
             return (String::new(), false);
         };
+        let living = layout.bound.as_ref().map(|bound| Self::bounded_files(layout, bound));
         let kilobytes = format!("size={}k", layout.writable.bytes.div_ceil(4096) * 4);
         let inodes = format!("nr_inodes={}", layout.writable.inodes);
         let mounts = &self.mounts;
@@ -313,10 +386,11 @@ impl Payload<'_> {
                 covered || (mount.has_source(&kilobytes) && mount.has_source(&inodes))
             })
         });
-        (
-            format!("tmpfs, {} bytes, {} inodes", layout.writable.bytes, layout.writable.inodes),
-            bounded,
-        )
+        let (bytes, inodes) = (layout.writable.bytes, layout.writable.inodes);
+        match living {
+            Some((mechanism, files)) => (mechanism, bounded && files),
+            None => (format!("tmpfs, {bytes} bytes, {inodes} inodes"), bounded),
+        }
     }
 
     fn cgroup(&self, controller: Controller) -> (String, bool) {

@@ -165,8 +165,8 @@ pub(crate) enum Note {
     Ended(Ending),
     /// The files of a delivery are in their places.
     Placed,
-    /// What stands over the secrets of /proc, to be watched; the descriptors come with it.
-    Covers,
+    /// What stands over a secret of /proc was opened: its place among the watched ones.
+    Touched(u16),
     /// The sandbox stands, init has no privileges left, and the payload may come.
     Standing,
     /// It has come, and waits to be put into its cgroup.
@@ -232,7 +232,7 @@ impl Note {
             Self::Placed => [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             Self::Standing => [5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             Self::Arrived => [6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-            Self::Covers => [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            Self::Touched(place) => [7, u64::from(place), 0, 0, 0, 0, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; NOTE_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -276,7 +276,7 @@ impl Note {
             4 => Self::Placed,
             5 => Self::Standing,
             6 => Self::Arrived,
-            7 => Self::Covers,
+            7 => Self::Touched(u16::try_from(a).ok()?),
             _ => return None,
         })
     }
@@ -399,9 +399,8 @@ mod tests {
         let ending =
             Ending { exited: false, value: 9, cpu_us: 8, max_resident_bytes: 7, disk: Some(disk) };
         let notes = [Note::Stopped(stopped), Note::Ready(ready), Note::Ended(ending)];
-        for note in
-            notes.into_iter().chain([Note::Placed, Note::Standing, Note::Arrived, Note::Covers])
-        {
+        let others = [Note::Placed, Note::Standing, Note::Arrived, Note::Touched(10)];
+        for note in notes.into_iter().chain(others) {
             assert_eq!(Note::from_bytes(&note.to_bytes()), Some(note));
         }
     }

@@ -18,9 +18,10 @@ use rustix::mount::{
 
 use crate::plan::{Bind, BindKind, Device, Proc, Root, Text, Writable};
 use crate::report::{At, Step, Stopped};
+use crate::tripwire::Tripwires;
 
 /// A directory that every plan binds, so it exists; the new root is put over it for a moment.
-const STAGE: &str = "/usr";
+pub(crate) const STAGE: &str = "/usr";
 /// The root holds names, small files and mount points; nothing that grows.
 const ROOT_BYTES: &str = "32m";
 const ROOT_INODES: &str = "8192";
@@ -35,8 +36,8 @@ const READABLE: Mode = Mode::from_raw_mode(0o755);
 /// Trees of the host, opened in our mount namespace before we give up the id that may look at them.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    binds: Vec<OwnedFd>,
-    devices: Vec<OwnedFd>,
+    pub(crate) binds: Vec<OwnedFd>,
+    pub(crate) devices: Vec<OwnedFd>,
 }
 
 /// What init needs of the finished root.
@@ -46,8 +47,8 @@ pub(crate) struct Built {
     pub proc: OwnedFd,
     /// The top of the writable file system, which the program sees only in parts.
     pub disk: OwnedFd,
-    /// What stands over each watched entry of /proc, in the plan's order.
-    pub covers: Vec<OwnedFd>,
+    /// What tells when the watched entries of /proc are opened.
+    pub tripwires: Tripwires,
 }
 
 pub(crate) fn open_sources(root: &Root) -> std::result::Result<Sources, Stopped> {
@@ -123,7 +124,7 @@ pub(crate) fn build(
         }
     }
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
-    let (proc, covers) = add_proc(root.as_fd(), &plan.proc).at(Step::Proc)?;
+    let (proc, tripwires) = add_proc(root.as_fd(), root.as_fd(), &plan.proc).at(Step::Proc)?;
     disk.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
@@ -134,7 +135,7 @@ pub(crate) fn build(
     place_files(root.as_fd())?;
     set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This).at(Step::Pivot)?;
     pivot(root.as_fd()).at(Step::Pivot)?;
-    Ok(Built { proc, disk: disk.top, covers })
+    Ok(Built { proc, disk: disk.top, tripwires })
 }
 
 /// Puts a fresh tmpfs over the stage and opens it.
@@ -146,7 +147,11 @@ fn stage() -> Result<OwnedFd> {
     Ok(root)
 }
 
-fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd> {
+pub(crate) fn new_mount(
+    kind: &str,
+    options: &[(&str, &str)],
+    flags: MountAttrFlags,
+) -> Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
         fsconfig_set_string(&context, *key, *value)?;
@@ -155,7 +160,7 @@ fn new_mount(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Res
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>, target: &Path) -> Result<()> {
+pub(crate) fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>, target: &Path) -> Result<()> {
     move_mount(mount, "", at, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
@@ -186,7 +191,7 @@ fn attach_bind(root: BorrowedFd<'_>, bind: &Bind, tree: &OwnedFd) -> Result<()> 
     attach(tree.as_fd(), root, relative(&bind.target))
 }
 
-fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<()> {
+pub(crate) fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<()> {
     make_directories(root, Path::new("/dev"))?;
     for (device, node) in plan.devices.iter().zip(nodes) {
         let target = Path::new("/dev").join(&device.name);
@@ -210,8 +215,13 @@ fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) -> Result<(
     Ok(())
 }
 
-/// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered.
-fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<(OwnedFd, Vec<OwnedFd>)> {
+/// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered by what is kept in
+/// `corner`.
+pub(crate) fn add_proc(
+    root: BorrowedFd<'_>,
+    corner: BorrowedFd<'_>,
+    plan: &Proc,
+) -> Result<(OwnedFd, Tripwires)> {
     let options: &[(&str, &str)] =
         if plan.only_processes { &[("subset", "pid"), ("hidepid", "invisible")] } else { &[] };
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -220,35 +230,44 @@ fn add_proc(root: BorrowedFd<'_>, plan: &Proc) -> Result<(OwnedFd, Vec<OwnedFd>)
         | MountAttrFlags::MOUNT_ATTR_RDONLY;
     let proc = new_mount("proc", options, flags)?;
     if plan.absent {
-        return Ok((proc, Vec::new()));
+        return Ok((proc, Tripwires::default()));
     }
     make_directories(root, Path::new("/proc"))?;
     attach(proc.as_fd(), root, Path::new("proc"))?;
     if !plan.masked.is_empty() {
-        add_covers(root)?;
+        add_covers(corner)?;
     }
     let mut covers = [None, None];
     for name in plan.masked.iter().filter(|name| !plan.watched.contains(name)) {
-        cover(root, proc.as_fd(), name, &mut covers)?;
+        cover(corner, proc.as_fd(), name, &mut covers)?;
     }
-    let watched = plan.watched.iter().map(|name| cover_watched(root, proc.as_fd(), name));
-    let watched = watched.collect::<Result<_>>()?;
-    Ok((proc, watched))
+    let mut tripwires = Tripwires::default();
+    for (place, name) in plan.watched.iter().enumerate() {
+        if let Some(cover) = cover_watched(corner, proc.as_fd(), name)? {
+            tripwires.add(place, cover);
+        }
+    }
+    Ok((proc, tripwires))
 }
 
-/// Covers one file by a file of its own, which can be told from the others. Gives that file.
-fn cover_watched(root: BorrowedFd<'_>, proc: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+/// Covers one file by a file of its own, which can be told from the others. Gives that file; `None` where
+/// there is nothing to cover.
+fn cover_watched(
+    root: BorrowedFd<'_>,
+    proc: BorrowedFd<'_>,
+    name: &str,
+) -> Result<Option<OwnedFd>> {
+    if rustix::fs::statat(proc, name, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
+        return Ok(None);
+    }
     let path = Path::new(WATCHED_COVERS).join(name);
     make_parent(root, &path)?;
     new_file(root, &path, Mode::from_raw_mode(0o444))?;
-    let file = rustix::fs::openat(root, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    if rustix::fs::statat(proc, name, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
-        return Ok(file); // nothing to cover
-    }
+    let file = rustix::fs::openat(root, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let clone = clone_tree(file.as_fd())?;
     set_attributes(&clone, READ_ONLY, Reach::This)?;
     attach(clone.as_fd(), proc, Path::new(name))?;
-    Ok(file)
+    Ok(Some(file))
 }
 
 /// Covers one entry, by a file or, if it turns out to be one, by a directory. A cover that found nothing
@@ -294,15 +313,15 @@ fn add_covers(root: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// One tmpfs for everything writable, so that one limit bounds it all.
-struct Disk {
-    top: OwnedFd,
+pub(crate) struct Disk {
+    pub(crate) top: OwnedFd,
     parts: Vec<OwnedFd>,
 }
 
 impl Disk {
     /// Makes it and clones its parts. Only what is attached somewhere can be cloned, so it goes onto
     /// the stage, where the root will cover it and the pivot take it away: no unmount of its own.
-    fn make(plan: &Writable) -> Result<Self> {
+    pub(crate) fn make(plan: &Writable) -> Result<Self> {
         let (bytes, inodes) = (plan.bytes.to_string(), plan.inodes.to_string());
         let options = [("size", bytes.as_str()), ("nr_inodes", inodes.as_str()), ("mode", "0755")];
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -318,7 +337,7 @@ impl Disk {
         Ok(Self { top, parts })
     }
 
-    fn attach(&self, root: BorrowedFd<'_>, plan: &Writable) -> Result<()> {
+    pub(crate) fn attach(&self, root: BorrowedFd<'_>, plan: &Writable) -> Result<()> {
         for (directory, part) in plan.directories.iter().zip(&self.parts) {
             make_directories(root, &directory.target)?;
             attach(part.as_fd(), root, relative(&directory.target))?;
@@ -327,7 +346,7 @@ impl Disk {
     }
 }
 
-fn pivot(root: BorrowedFd<'_>) -> Result<()> {
+pub(crate) fn pivot(root: BorrowedFd<'_>) -> Result<()> {
     rustix::process::fchdir(root)?;
     // With both names ".", the old root ends up stacked on the new one, and goes with one unmount.
     rustix::process::pivot_root(".", ".")?;
@@ -346,6 +365,12 @@ pub(crate) fn make_parent(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
 }
 
 pub(crate) fn make_directories(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    // Most often all above it is there.
+    match rustix::fs::mkdirat(root, relative(path), READABLE) {
+        Ok(()) | Err(Errno::EXIST) => return Ok(()),
+        Err(Errno::NOENT) => {} // nothing to make, or not all at once
+        Err(errno) => return Err(errno),
+    }
     let mut made = std::path::PathBuf::new();
     for component in relative(path).components() {
         let Component::Normal(name) = component else {

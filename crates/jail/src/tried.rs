@@ -67,15 +67,13 @@ pub struct Seen {
     pub command: Vec<u8>,
 }
 
-/// Something that only stands in the place of a secret was opened.
+/// Something that only stands in the place of a secret was opened; told once of each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Touched {
     pub time_ms: u64,
     /// Below /proc.
     pub name: String,
-    /// How often so far.
-    pub count: u64,
 }
 
 /// How often, when all is over.

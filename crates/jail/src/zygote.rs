@@ -8,6 +8,7 @@
 //! The engine's end of the zygote's standard input asks for copies, by sending what a keeper has made
 //! for one, and is told whether it was made (an errno, or 0).
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
@@ -17,10 +18,15 @@ use belljar_sys::{Errno, Result, fd};
 use rustix::process::DumpableBehavior;
 
 use crate::payload::{self, Interpreter, set_interpreter};
-use crate::wire::{Joining, receive_joining};
+use crate::wire::{Joining, Known, receive_joining};
 
 /// The descriptors of the copy that is wished for.
 static WISH: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Read here, not in the copies: what a copy does not touch it shares.
+    static KNOWN: RefCell<Known> = const { RefCell::new(Known::new()) };
+}
 
 /// Makes this process a zygote. `EBUSY`: it has more than one thread, and cannot be copied.
 pub fn begin() -> Result<()> {
@@ -48,7 +54,7 @@ pub fn grant(interpreter: Interpreter) -> Result<()> {
 }
 
 fn copy(single: &SingleThreaded, wish: Vec<OwnedFd>) -> Result<()> {
-    let joining = Joining::from_fds(wish)?;
+    let joining = KNOWN.with_borrow_mut(|known| Joining::from_fds(wish, known))?;
     let inside = Inside {
         user: joining.namespaces.user.as_fd(),
         pid: joining.namespaces.pid.as_fd(),

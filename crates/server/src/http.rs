@@ -7,7 +7,9 @@ pub(crate) mod evolutions;
 mod format;
 mod grades;
 mod lines;
+mod pipe;
 mod runs;
+mod sandboxes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use belljar::living::Sandboxes;
 use belljar::{Engine, Queue};
 use hyper::StatusCode;
 
@@ -37,6 +40,8 @@ pub(crate) struct Server {
     /// The state directory with the audit trail, when runs are recorded.
     pub(crate) audit: Option<PathBuf>,
     pub(crate) limits: Limits,
+    /// The sandboxes that stay.
+    pub(crate) sandboxes: Sandboxes,
 }
 
 pub(crate) fn router(server: Arc<Server>) -> Router {
@@ -67,6 +72,7 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route("/v1/runs/{id}/report", read(get(audit::report)))
         .route(wire::STATS, read(get(audit::stats)))
         .route("/v1/audit", read(get(audit::trail)))
+        .merge(sandboxes::routes())
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(Arc::clone(&server), door))
         .with_state(server)
@@ -103,10 +109,11 @@ async fn pool(State(server): State<Arc<Server>>) -> Response {
 async fn not_found(request: Request) -> Problem {
     let detail = format!(
         "nothing is at {}: there are {HEALTH}, {runs}, {runs}/ID, {runs}/ID/events, \
-         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, {}, {}, /v1/audit and {}",
+         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, {}, {}, {}, /v1/audit and {}",
         request.uri().path(),
         wire::GRADES,
         wire::EVOLUTIONS,
+        wire::SANDBOXES,
         wire::STATS,
         wire::POOL,
         runs = wire::RUNS,

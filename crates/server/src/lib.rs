@@ -7,6 +7,7 @@ mod door;
 mod http;
 mod limits;
 mod listen;
+mod local;
 pub mod places;
 mod problem;
 mod serve;
@@ -16,5 +17,6 @@ mod token;
 pub mod wire;
 
 pub use limits::{CpuBudget, LimitOptions, Rate};
+pub use local::Local;
 pub use problem::{Problem, Refusal};
 pub use serve::{Listening, Options, serve};

@@ -21,7 +21,7 @@ pub struct Problem {
     /// What was attempted, on what, and what to do.
     pub detail: Box<str>,
     /// `spec`, `screened`, `setup`, `not_verified`, `unavailable`, `backend`, `lost`, `budget`, `busy`, `cancelled`,
-    /// `audit` as everywhere in Belljar; `rate_limited`, `budget_spent`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
+    /// `audit`, `not_found`, `conflict` as everywhere in Belljar; `rate_limited`, `budget_spent`, `unauthorized`, `forbidden`, `method_not_allowed`,
     /// `too_large`, `timeout` for requests that never reached the engine.
     pub kind: Box<str>,
     /// The field of the request that is wrong.
@@ -78,6 +78,8 @@ impl From<&Error> for Problem {
             // Only inside the answer to a batch: the batch's own budget was too small for this one.
             Error::Budget { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Error::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Error::NotFound { .. } => StatusCode::NOT_FOUND,
+            Error::Conflict { .. } => StatusCode::CONFLICT,
             // Nobody is told of a cancelled run but those whom the end of the server cut short.
             Error::Unavailable { .. } | Error::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
             Error::Setup { .. }
@@ -104,6 +106,8 @@ impl From<&Error> for Problem {
             | Error::Lost { .. }
             | Error::Busy { .. }
             | Error::Audit { .. }
+            | Error::NotFound { .. }
+            | Error::Conflict { .. }
             | Error::Budget { .. } => {}
         }
         problem

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use belljar::living::Sandboxes;
 use belljar::{Config, Engine, Error, Queue, SpecError};
 use belljar_evolve::ProposerSpec;
 use hyper::Request;
@@ -109,8 +110,10 @@ pub async fn serve(
     let engine = Arc::new(Engine::open(config)?);
     // A trail that cannot be written is told now, not to the first who wants to run something.
     engine.recorded().await?;
+    let sandboxes = Sandboxes::open(&engine, &state).await?;
     let server = Arc::new(Server {
         engine,
+        sandboxes,
         queue: Queue::new(options.max_runs, options.max_queue),
         door: Door { own_uid: rustix::process::geteuid().as_raw(), token },
         stop: Stop::new(),
@@ -120,7 +123,8 @@ pub async fn serve(
     });
     let tender = tokio::spawn({
         let engine = Arc::clone(&server.engine);
-        async move { engine.tend_pool().await }
+        let sandboxes = server.sandboxes.clone();
+        async move { tokio::join!(engine.tend_pool(), sandboxes.tend()) }
     });
     tell(&Listening { socket, address, token_file });
     let most = options.max_runs.get().saturating_add(options.max_queue);
@@ -303,7 +307,7 @@ const FULL: &[u8] =
     \"detail\":\"too many connections\"}";
 
 /// One connection to its end. When the client goes away this ends too, and with it what it asked for.
-async fn converse<S>(stream: S, peer: Peer, router: Router, stop: Stop)
+pub(crate) async fn converse<S>(stream: S, peer: Peer, router: Router, stop: Stop)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {

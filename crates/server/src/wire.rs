@@ -21,6 +21,8 @@ pub const STATS: &str = "/v1/stats";
 pub const GRADES: &str = "/v1/grades";
 /// Where an evolution is begun; its id follows.
 pub const EVOLUTIONS: &str = "/v1/evolutions";
+/// Where sandboxes that stay are made; the name of one follows.
+pub const SANDBOXES: &str = "/v1/sandboxes";
 /// What the pool holds.
 pub const POOL: &str = "/v1/pool";
 

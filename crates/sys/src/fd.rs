@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -102,6 +102,21 @@ pub fn take_stdin() -> Result<OwnedFd> {
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     // SAFETY: the kernel just made this descriptor for us and nobody else knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Closes every descriptor of this process but the standard three and this one, which gets another number.
+///
+/// For a process that owns nothing else any more and never returns to who thinks that it does.
+pub fn keep_only(fd: OwnedFd) -> Result<OwnedFd> {
+    const NUMBER: i32 = 3;
+    let raw = fd.into_raw_fd(); // closed below with all the others, unless it has that number already
+    if raw != NUMBER {
+        // SAFETY: takes integers; what had that number is not used any more, as the caller says.
+        check(unsafe { libc::dup2(raw, NUMBER) }.into())?;
+    }
+    close_range(NUMBER.cast_unsigned() + 1, 0)?;
+    // SAFETY: it was just made to be what `fd` was, and the caller says that nobody else uses that number.
+    Ok(unsafe { OwnedFd::from_raw_fd(NUMBER) })
 }
 
 /// Makes `fd` be descriptor `number` of this process: one of the standard three, or one that a program

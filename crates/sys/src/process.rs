@@ -262,6 +262,15 @@ pub fn reset_signals() -> Result<()> {
     Ok(())
 }
 
+/// Makes this process deaf to every signal that can be ignored: what others of its own id could stop it with. The
+/// end of children is still told. Ignored signals stay so over exec; see [`reset_signals`].
+pub fn ignore_signals() {
+    for signal in (1..=64).filter(|signal| *signal != libc::SIGCHLD) {
+        // SAFETY: installs no handler; numbers that cannot be changed answer EINVAL.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// Gives this process an empty session keyring, so that no key of the caller's can be found.
 pub fn forget_keyring() -> Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
@@ -358,15 +367,16 @@ pub fn kill(pidfd: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// A descriptor that becomes readable when a child changes state. Blocks SIGCHLD's ordinary delivery.
-pub fn child_signals() -> Result<OwnedFd> {
-    let only_sigchld = 1u64 << (libc::SIGCHLD - 1);
+/// A descriptor that becomes readable when a child changes state, or somebody opens a file of which we hold
+/// the lease. Blocks the ordinary delivery of both signals.
+pub fn init_signals() -> Result<OwnedFd> {
+    let both = 1u64 << (libc::SIGCHLD - 1) | 1u64 << (libc::SIGIO - 1);
     // SAFETY: the kernel's signal set is 8 bytes, as the size says; the old set is not wanted.
     check(unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
             libc::SIG_BLOCK,
-            &raw const only_sigchld,
+            &raw const both,
             ptr::null_mut::<u64>(),
             size_of::<u64>(),
         )
@@ -374,7 +384,7 @@ pub fn child_signals() -> Result<OwnedFd> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: as above; -1 asks for a new descriptor.
     let fd = check(unsafe {
-        libc::syscall(libc::SYS_signalfd4, -1, &raw const only_sigchld, size_of::<u64>(), flags)
+        libc::syscall(libc::SYS_signalfd4, -1, &raw const both, size_of::<u64>(), flags)
     })?;
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     // SAFETY: the kernel just made this descriptor for us and nobody else knows its number.

@@ -115,6 +115,10 @@ impl Talker {
         Some((stdin.into(), stdout.into(), child.stderr.take()?.into()))
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Readable when it has ended.
     pub fn pidfd(&self) -> &OwnedFd {
         &self.pidfd

@@ -68,6 +68,15 @@ impl Client {
         read_answer(&mut self.stream)?.json()
     }
 
+    /// Removes something that is there.
+    pub(super) fn delete(&mut self, path: &str) -> Result<()> {
+        let head = format!("DELETE {path} HTTP/1.1\r\n{}\r\n", self.headers);
+        self.stream.get_mut().write_all(head.as_bytes()).context("cannot send a request")?;
+        let answer = read_answer(&mut self.stream)?;
+        ensure!(answer.status == 204, "{path} was not removed: {}", answer.status);
+        Ok(())
+    }
+
     /// Sends a request and does not wait. To drop the client afterwards cancels the run.
     pub(super) fn send(&mut self, path: &str, body: &str) -> Result<()> {
         let request = format!(
@@ -84,6 +93,18 @@ impl Answer {
     pub(super) fn json(&self) -> Result<Value> {
         let text = || String::from_utf8_lossy(&self.body);
         ensure!(self.status == 200, "the server answered {}: {}", self.status, text());
+        serde_json::from_slice(&self.body).with_context(|| format!("no JSON: {}", text()))
+    }
+
+    /// The same where something may have been made.
+    pub(super) fn json_of_success(&self) -> Result<Value> {
+        let text = || String::from_utf8_lossy(&self.body);
+        ensure!(
+            (200..300).contains(&self.status),
+            "the server answered {}: {}",
+            self.status,
+            text()
+        );
         serde_json::from_slice(&self.body).with_context(|| format!("no JSON: {}", text()))
     }
 }

@@ -162,7 +162,7 @@ fn gather(belljar: &Path, scratch: &Path) -> Result<(Vec<Contender>, Absent)> {
     let bwrap = super::contenders::bwrap(&["--ro-bind", work, "/tmp/w", "/tmp/w", "work"]);
     let bwrap = Contender { words: bwrap.words, ..Contender::new("bwrap", &[]) };
     let rootless: &[&str] = if shell::is_root() { &[] } else { &["--rootless"] };
-    let runsc = [&["runsc"], rootless, &["--network=sandbox", "do", work, "work"]].concat();
+    let runsc = [&["runsc"], rootless, &["--network=none", "do", work, "work"]].concat();
     for other in [bwrap, Contender::new("runsc", &runsc)] {
         match other.round() {
             Ok(_) => present.push(other),

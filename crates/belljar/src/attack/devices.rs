@@ -45,8 +45,8 @@ pub(super) const PROBES: &[Probe] = &[
     .boxed(MASKED)
     .strict(ABSENT),
     Probe::new("kmsg", Kernel, "proc", "Opens the kernel's log", |_| {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).custom_flags(O_NONBLOCK).open("/proc/kmsg")?;
+        // To open it never waits for the kernel's log, only to read it does.
+        let file = OpenOptions::new().read(true).open("/proc/kmsg")?;
         if file.metadata()?.is_dir() || !is_of_proc(&file) {
             return Attempt::hidden("a stand-in");
         }

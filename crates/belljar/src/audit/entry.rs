@@ -232,9 +232,6 @@ impl Subject {
     }
 
     fn stream(&self, text: &str, dropped_bytes: u64) -> String {
-        if self.bodies == Bodies::Digests {
-            return if text.is_empty() { String::new() } else { sha256(text.as_bytes()) };
-        }
         let mark = format!("\n[belljar: {dropped_bytes} bytes dropped here]\n");
         let text = match text.split_once(&mark).filter(|_| dropped_bytes > 0) {
             Some((head, tail)) => {
@@ -243,7 +240,10 @@ impl Subject {
             }
             None => self.secrets.hide(text),
         };
-        bounded(text, MAX_STREAM_BYTES)
+        match self.bodies {
+            Bodies::Digests if !text.is_empty() => sha256(text.as_bytes()),
+            Bodies::Digests | Bodies::Kept => bounded(text, MAX_STREAM_BYTES),
+        }
     }
 }
 

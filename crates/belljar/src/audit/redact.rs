@@ -3,15 +3,14 @@
 
 use serde_json::{Map, Value};
 
+use super::spelling::Spelling;
+
 /// What stands in a record where a secret stood.
 pub const REDACTED: &str = "[secret]";
 
-/// A piece of a secret at a cut is taken for the secret from this length on.
-const LEAST_PIECE: usize = 4;
-
-/// The values that must not be recorded.
+/// The values that must not be recorded, in every spelling that is known.
 #[derive(Clone, Default)]
-pub(crate) struct Secrets(Vec<String>);
+pub(crate) struct Secrets(Vec<Spelling>);
 
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -21,35 +20,35 @@ impl std::fmt::Debug for Secrets {
 
 impl Secrets {
     pub(crate) fn new<'a>(values: impl Iterator<Item = &'a str>) -> Self {
-        let mut values: Vec<String> =
-            values.filter(|one| !one.is_empty()).map(ToOwned::to_owned).collect();
+        let mut values: Vec<&str> = values.filter(|one| !one.is_empty()).collect();
         // The longest first: one may be a part of another.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        Self(values)
+        Self(values.into_iter().flat_map(Spelling::all).collect())
     }
 
     /// A text without them.
     pub(crate) fn hide(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, value| text.replace(value, REDACTED))
+        self.0.iter().fold(text.to_owned(), |text, spelling| {
+            let (mut hidden, mut done) = (String::new(), 0);
+            while let Some(found) = spelling.find(text.as_bytes(), done) {
+                hidden.push_str(&text[done..found.start.max(done)]);
+                hidden.push_str(REDACTED);
+                done = found.end;
+            }
+            hidden.push_str(&text[done..]);
+            hidden
+        })
     }
 
     /// A text that was cut in the middle: what is left of a secret there goes too.
     pub(crate) fn hide_at_cut(&self, before: &str, after: &str) -> (String, String) {
         let (mut before, mut after) = (self.hide(before), self.hide(after));
-        for value in &self.0 {
-            let pieces = (LEAST_PIECE..value.len()).rev().filter(|at| value.is_char_boundary(*at));
-            for length in pieces.clone() {
-                if let Some(rest) = before.strip_suffix(&value[..length]) {
-                    before = format!("{rest}{REDACTED}");
-                    break;
-                }
+        for spelling in &self.0 {
+            if let Some(start) = spelling.begun_at_end(before.as_bytes()) {
+                before.replace_range(start.., REDACTED);
             }
-            for length in pieces {
-                let Some(piece) = value.get(value.len() - length..) else { continue };
-                if let Some(rest) = after.strip_prefix(piece) {
-                    after = format!("{REDACTED}{rest}");
-                    break;
-                }
+            if let Some(end) = spelling.ended_at_start(after.as_bytes()) {
+                after.replace_range(..end, REDACTED);
             }
         }
         (before, after)
@@ -115,6 +114,8 @@ mod tests {
         assert_eq!((before.as_str(), after.as_str()), ("it is [secret]", "[secret], really"));
         let (before, after) = secrets.hide_at_cut("it is cor", "rse, really");
         assert_eq!((before.as_str(), after.as_str()), ("it is cor", "rse, really"));
+        let (before, after) = secrets.hide_at_cut("it is Y29ycmVjdC1", "ob3JzZQ==, really");
+        assert_eq!((before.as_str(), after.as_str()), ("it is [secret]", "[secret]==, really"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::model::error::Error;
 use crate::model::outcome::Outcome;
 use crate::model::spec::Spec;
 use crate::native::{engine_is_dead, engine_name};
-use crate::store::{Append, FILE, RunIs, Store, StoreError};
+use crate::store::{Append, FILE, RunIs, Store, StoreError, spool};
 
 /// Runs that may have a record under way at once; each has at most two of them here.
 const MOST_RUNS: usize = 4096;
@@ -48,9 +48,9 @@ impl Recorder {
     /// Starts the thread, which opens the trail beside whatever the caller does next.
     pub(crate) fn start(config: AuditConfig) -> std::io::Result<Self> {
         let (sender, messages) = mpsc::channel();
-        let directory = config.directory.clone();
+        let theirs = config.clone();
         let thread = std::thread::Builder::new().name("audit".to_owned());
-        thread.spawn(move || Writer::new(directory).serve(&messages))?;
+        thread.spawn(move || Writer::new(&theirs).serve(&messages))?;
         let (room, engine) = (Arc::new(Semaphore::new(MOST_RUNS)), engine_name().into());
         Ok(Self { config, sender, room, engine })
     }
@@ -162,6 +162,8 @@ pub(crate) async fn begun(recording: &mut Option<Recording>) -> Result<(), Error
 /// The thread's own side.
 struct Writer {
     directory: PathBuf,
+    /// Records go to the spool, as long as there is no reason to open the trail.
+    spooled: bool,
     store: Option<Store>,
     /// The runs of dead engines have been closed.
     tidied: bool,
@@ -173,12 +175,14 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(directory: PathBuf) -> Self {
+    fn new(config: &AuditConfig) -> Self {
+        let (directory, spooled) = (config.directory.clone(), config.spooled);
         // Why it could not be opened is told to whoever wants to record something.
-        let store = Store::open(&directory, now_us()).ok();
+        let store = (!spooled).then(|| Store::open(&directory, now_us()).ok()).flatten();
         let now = Instant::now();
         Self {
             directory,
+            spooled,
             store,
             tidied: false,
             unsynced: false,
@@ -220,7 +224,14 @@ impl Writer {
     }
 
     /// What failed once is tried anew with the next records: a disk has room again, a file is back.
-    fn append(&mut self, all: Vec<Append>) -> Result<(), StoreError> {
+    fn append(&mut self, mut all: Vec<Append>) -> Result<(), StoreError> {
+        if self.spooled && self.store.is_none() {
+            self.unsynced = true;
+            match spool::append(&self.directory, all)? {
+                Ok(_) => return Ok(()),
+                Err(left) => all = left,
+            }
+        }
         if !matches!(&self.store, Some(store) if store.is_there()) {
             self.store = Some(Store::open(&self.directory, now_us())?);
         }
@@ -273,7 +284,7 @@ fn start_syncer(directory: &Path) -> mpsc::SyncSender<()> {
 }
 
 /// Closes the runs whose engines are gone.
-fn close_dead(store: &mut Store) -> Result<(), StoreError> {
+pub(super) fn close_dead(store: &mut Store) -> Result<(), StoreError> {
     let open = store.open_runs()?;
     let dead = open.into_iter().filter(|(_, engine)| engine_is_dead(engine));
     for (run, engine) in dead.take(MAX_BATCH).collect::<Vec<_>>() {

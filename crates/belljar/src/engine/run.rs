@@ -123,18 +123,20 @@ impl Run<'_> {
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let mut run = self.screen().await?;
         // Beside the run: advice must not keep anybody waiting.
-        let advice = run.gate.begin();
-        run.carry_out(&mut Talk { sink, input: None }, advice).await
+        let (advice, beside) = run.gate.begin();
+        let mut talk = Talk { sink, input: None, beside, standing: &mut |_| {} };
+        run.carry_out(&mut talk, advice).await
     }
 
     /// Runs it with a standard input that is written while it runs. What is read ahead of it is ours, so it
-    /// is not screened.
+    /// is not screened. `standing` is told the keeper's process id before any of that input is sent.
     pub(crate) async fn converse(
         self,
         input: mpsc::Receiver<Vec<u8>>,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+        standing: &mut (dyn FnMut(u32) + Send),
     ) -> Result<Outcome, Error> {
-        let mut talk = Talk { sink, input: Some(input) };
+        let mut talk = Talk { sink, input: Some(input), beside: None, standing };
         let ended = self.carry_out(&mut talk, Advice::None).await;
         ended.map(|(outcome, _)| outcome)
     }
@@ -178,7 +180,9 @@ impl Run<'_> {
             canaries.look(stream, bytes);
             (talk.sink)(stream, bytes);
         };
-        let mut talk = Talk { sink: &mut watched, input: talk.input.take() };
+        let (input, beside) = (talk.input.take(), talk.beside.take());
+        let standing = &mut *talk.standing;
+        let mut talk = Talk { sink: &mut watched, input, beside, standing };
         let (mut outcome, copied) = match self.try_warm(id, recording, &mut talk).await? {
             Some(warm) => (warm, None),
             None => self.run_cold(id, recording, &mut talk).await?,
@@ -266,6 +270,8 @@ impl Run<'_> {
         };
         // Before a sandbox is taken: a file that cannot be had is no reason to use one up.
         let placed = native::run::open_placed(&self.spec.placed)?;
+        // Before one is taken: what is made in its place stands back from now on.
+        let _running = pool.running();
         for _ in 0..MOST_TRIES {
             let parked = match pool.take(&wanted) {
                 Some(parked) => parked,
@@ -283,7 +289,6 @@ impl Run<'_> {
                 None => return Ok(None),
             };
             begun(recording).await?;
-            let _running = pool.running();
             let mut tally = self.tally();
             match parked.run(&self.spec, &delivery, &placed, talk, &mut tally).await {
                 (Ok(finished), planned) => {

@@ -215,4 +215,5 @@ class Remote:
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __contains__ = refuse
 
 
-main()
+if __name__ == "__main__":
+    main()

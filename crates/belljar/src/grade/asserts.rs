@@ -120,10 +120,11 @@ impl<'a> Lane<'a> {
         let ours = |error| Broken::Candidate(Stopped::Ours(error));
         self.turn = self.shared.turn().await.map_err(ours)?;
         let checked = &self.shared.checked;
-        let mut loaded = calls::open(self.shared, self.copies).await.map_err(Broken::Candidate)?;
+        let mut loaded =
+            calls::open(self.shared, self.copies, 0).await.map_err(Broken::Candidate)?;
         if matches!(loaded, Loaded::Threads) {
             self.copies = false;
-            loaded = calls::open(self.shared, false).await.map_err(Broken::Candidate)?;
+            loaded = calls::open(self.shared, false, 0).await.map_err(Broken::Candidate)?;
         }
         let (candidate, shadows) = match loaded {
             Loaded::Ready(session, shadows) => (session, shadows),
@@ -262,7 +263,7 @@ impl Pair<'_> {
             let order = Asked { n: &for_candidate, act: &act, args: &args, more: true };
             let answer = self.candidate.ask(&order, deadline).await.map_err(Broken::Candidate)?;
             if let Some(code) = answer.ended {
-                return Err(Broken::Judged(calls::ended(code)));
+                return Err(Broken::Judged(judge::ended(code)));
             }
             calls::check_nonce(&answer, &for_candidate).map_err(Broken::Candidate)?;
             self.test.tell(&Answered::from(answer)).map_err(Broken::Test)?;

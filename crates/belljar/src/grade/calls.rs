@@ -9,16 +9,19 @@ use tokio::time::Instant;
 use super::case::Case;
 use super::judge::{self, Facts, Judged};
 use super::lanes::{Group, RETRIES, Shared, is_final};
-use super::session::{Session, Stopped, Told, run_request};
+use super::marshal;
+use super::session::{CALL, NONCE, Session, Stopped, Told, run_request};
 use super::value::Value;
 use super::{CaseVerdict, Isolate, Raised};
 use crate::model::error::Error;
 use crate::model::request::Data;
 
-const INSIDE: &str = concat!(include_str!("codec.py"), include_str!("inside.py"));
+pub(super) const INSIDE: &str = concat!(include_str!("codec.py"), include_str!("inside.py"));
 
 /// The CPU time of a sandbox unless told; see the limits of a run.
 const DEFAULT_CPU_MS: u64 = 30_000;
+/// How long the end of a process that has answered may take, and of all that it left.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// How a candidate came to be loaded.
 pub(super) enum Loaded<'a> {
@@ -33,9 +36,9 @@ pub(super) enum Loaded<'a> {
 /// Takes cases until there are none.
 pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Error> {
     let copies = shared.checked.request.isolate == Isolate::Process;
-    let mut lane = Lane { shared, session: None, copies, turn: None, fate: Fate::Alive };
+    let mut lane = Lane { shared, session: None, copies, turn: None, fate: Fate::Alive, ahead: 0 };
     while let Some(index) = group.next() {
-        let (judged, facts) = lane.settle(index).await?;
+        let (judged, facts) = lane.settle(group, index).await?;
         shared.tell_in_group(group, index, judged, facts, lane.fate != Fate::Unloadable);
     }
     lane.close().await;
@@ -49,6 +52,8 @@ struct Lane<'a> {
     copies: bool,
     turn: Option<crate::queue::Turn>,
     fate: Fate,
+    /// Cases that this sandbox was told to expect and that did not come yet.
+    ahead: usize,
 }
 
 /// What the last attempt did to its session.
@@ -64,7 +69,7 @@ enum Fate {
 
 impl<'a> Lane<'a> {
     /// One case, with what is tried again.
-    async fn settle(&mut self, index: usize) -> Result<(Judged, Facts), Error> {
+    async fn settle(&mut self, group: &Group, index: usize) -> Result<(Judged, Facts), Error> {
         let mut retries = 0;
         loop {
             if self.shared.is_over() {
@@ -72,7 +77,7 @@ impl<'a> Lane<'a> {
                 return Ok((Judged::new(CaseVerdict::TimeLimit, why), Facts::default()));
             }
             let first = self.session.is_none();
-            let (judged, facts) = self.attempt(index).await?;
+            let (judged, facts) = self.attempt(group, index).await?;
             let ours = judged.verdict == CaseVerdict::Infrastructure;
             let limit = matches!(
                 judged.verdict,
@@ -91,12 +96,13 @@ impl<'a> Lane<'a> {
         }
     }
 
-    async fn attempt(&mut self, index: usize) -> Result<(Judged, Facts), Error> {
+    async fn attempt(&mut self, group: &Group, index: usize) -> Result<(Judged, Facts), Error> {
         self.fate = Fate::Alive;
         let shared = self.shared;
         let case = shared.case(index);
         let limit = shared.checked.limit(case);
         if self.session.is_none() {
+            self.ahead = group.len() + 1; // this one
             match self.load().await {
                 Ok(session) => self.session = Some(session),
                 Err(Ok(judged)) => {
@@ -112,13 +118,16 @@ impl<'a> Lane<'a> {
             return Err(Error::Lost { what: "its session is gone" });
         };
         let started = Instant::now();
-        let answer = call(session, shared, case, limit, self.copies).await;
+        let last = !self.copies || self.ahead == 1;
+        let answers = if last { Answers::Loader } else { Answers::Copy };
+        let answer = call(session, shared, case, limit, answers).await;
+        self.ahead = self.ahead.saturating_sub(1);
         let mut facts = Facts { duration: started.elapsed(), ..Facts::default() };
         facts.printed = session.printed();
         match answer {
             Ok((told, duration, memory_bytes)) => {
                 (facts.duration, facts.memory_bytes) = (duration, memory_bytes);
-                if !self.copies {
+                if last {
                     self.close().await;
                 }
                 Ok((told, facts))
@@ -153,7 +162,7 @@ impl<'a> Lane<'a> {
     async fn load(&mut self) -> Result<Session<'a>, Result<Judged, Stopped>> {
         self.turn = self.shared.turn().await.map_err(|error| Err(Stopped::Ours(error)))?;
         for _ in 0..2 {
-            match open(self.shared, self.copies).await.map_err(Err)? {
+            match open(self.shared, self.copies, self.ahead).await.map_err(Err)? {
                 Loaded::Ready(session, _) => return Ok(session),
                 Loaded::Threads => self.copies = false,
                 Loaded::Failed(raised) => return Err(Ok(not_loaded(raised))),
@@ -183,8 +192,24 @@ pub(super) fn not_loaded(raised: Raised) -> Judged {
     Judged { raised: Some(raised), ..Judged::new(CaseVerdict::NotLoaded, why) }
 }
 
-/// Starts a sandbox and loads the candidate.
-pub(super) async fn open(shared: &Arc<Shared>, copies: bool) -> Result<Loaded<'_>, Stopped> {
+/// The same with instructions counted, from before the candidate is loaded.
+pub(super) async fn open_counted(shared: &Arc<Shared>) -> Result<Loaded<'_>, Stopped> {
+    let session = start(shared)?;
+    session.counts.want();
+    load(shared, session, true, 0).await
+}
+
+/// Starts a sandbox and loads the candidate. The process that loaded it answers the last of `cases` itself, if so many
+/// are known to come; 0 if not.
+pub(super) async fn open(
+    shared: &Arc<Shared>,
+    copies: bool,
+    cases: usize,
+) -> Result<Loaded<'_>, Stopped> {
+    load(shared, start(shared)?, copies, cases).await
+}
+
+fn start(shared: &Arc<Shared>) -> Result<Session<'_>, Stopped> {
     let checked = &shared.checked;
     let mut files = checked.request.files.clone();
     files.insert(checked.file.clone(), Data::from(checked.request.code.clone()));
@@ -195,12 +220,23 @@ pub(super) async fn open(shared: &Arc<Shared>, copies: bool) -> Result<Loaded<'_
     if request.limits.cpu_ms.is_none() && longest_ms > DEFAULT_CPU_MS {
         request.limits.cpu_ms = Some(longest_ms);
     }
-    let mut session = Session::start(&shared.engine, request).map_err(Stopped::Ours)?;
+    Session::start(&shared.engine, request).map_err(Stopped::Ours)
+}
+
+async fn load<'a>(
+    shared: &'a Arc<Shared>,
+    mut session: Session<'a>,
+    copies: bool,
+    cases: usize,
+) -> Result<Loaded<'a>, Stopped> {
+    let checked = &shared.checked;
     let order = json!({
         "file": format!("/workspace/{}", checked.file),
         "setup": checked.request.setup_code,
         "copies": copies,
         "threads": if copies { "refuse" } else { "allow" },
+        "cases": cases,
+        "alone": checked.request.files.is_empty(),
     });
     let told = session.ask(&order, shared.deadline(checked.load_limit())).await?;
     if let Some(raised) = told.failed {
@@ -222,29 +258,54 @@ pub(super) async fn call(
     shared: &Shared,
     case: &Case,
     limit: Duration,
-    copies: bool,
+    answers: Answers,
 ) -> Result<(Judged, Duration, Option<u64>), Stopped> {
-    let (nonce, none) = (nonce()?, Value::Dict(Vec::new()));
-    let order = Order {
-        n: &nonce,
-        func: case.func_name.as_deref(),
-        args: &case.input_args,
-        kwargs: case.input_kwargs.as_ref().unwrap_or(&none),
-    };
+    let nonce = nonce()?;
     let deadline = shared.deadline(limit);
     let started = Instant::now();
-    session.tell(&order)?;
-    // Said before the last process was seen to end: the next one is copied meanwhile.
-    session.hear_last_end(deadline).await?;
-    let told = session.hear(deadline).await?;
+    match plain_order(case, &nonce) {
+        Some(order) => session.tell_call(&order)?,
+        None => session.tell(&Order {
+            n: &nonce,
+            func: case.func_name.as_deref(),
+            args: &case.input_args,
+            kwargs: case.input_kwargs.as_ref().unwrap_or(&Value::Dict(Vec::new())),
+        })?,
+    }
+    let mut told = session.hear(deadline).await?;
     let duration = started.elapsed();
     if let Some(code) = told.ended {
-        return Ok((ended(code), duration, None));
+        return Ok((judge::ended(code), duration, told.memory));
     }
     check_nonce(&told, &nonce)?;
-    session.expects_end = copies;
+    // Only then is the next input sent: nothing of this case is left that could read it.
+    if answers == Answers::Copy {
+        told.memory = session.hear_end(shared.deadline(ENDING)).await?;
+    }
     let memory_bytes = told.memory;
     Ok((judge::call(case, told), duration, memory_bytes))
+}
+
+/// Who answers a case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// A copy, whose end is told.
+    Copy,
+    /// The process that loaded the candidate, as its last act.
+    Loader,
+}
+
+/// The shorter form of an order, for values that have it.
+fn plain_order(case: &Case, nonce: &str) -> Option<Vec<u8>> {
+    let mut order = vec![CALL];
+    order.extend(nonce.as_bytes());
+    let name = case.func_name.as_deref().map_or(Value::None, Value::from);
+    let kwargs = case.input_kwargs.clone().unwrap_or(Value::Dict(Vec::new()));
+    order.extend(b"(\x03\0\0\0");
+    marshal::write(&name, &mut order)?;
+    marshal::write_all(b'[', &case.input_args, &mut order)?;
+    marshal::write(&kwargs, &mut order)?;
+    Some(order)
 }
 
 #[derive(serde::Serialize)]
@@ -253,15 +314,6 @@ struct Order<'a> {
     func: Option<&'a str>,
     args: &'a [Value],
     kwargs: &'a Value,
-}
-
-pub(super) fn ended(code: i32) -> Judged {
-    let why = if code < 0 {
-        format!("its process was ended by signal {} without an answer", -code)
-    } else {
-        format!("its process exited with code {code} without an answer")
-    };
-    Judged::new(CaseVerdict::Ended, why)
 }
 
 /// An answer must carry the word that only this case's process was given.
@@ -274,7 +326,7 @@ pub(super) fn check_nonce(told: &Told, nonce: &str) -> Result<(), Stopped> {
 
 /// A word that nobody can guess.
 pub(super) fn nonce() -> Result<String, Stopped> {
-    let mut random = [0u8; 12];
+    let mut random = [0u8; NONCE / 2];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(
         |errno| Stopped::Ours(Error::Backend { operation: "get randomness", source: errno.into() }),
     )?;

@@ -79,7 +79,7 @@ class Encoder:
             return self.encode(value.tolist(), depth + 1)
         if self.keep:
             return {"$object": self.keep(value)}
-        raise Refused(f"is a {name_of(kind)}, which is no value that can be passed out")
+        raise Refused(f"is of type {name_of(kind)}, which is no value that can be passed out")
 
     def integer(self, value):
         if -(1 << 63) <= value < 1 << 63:
@@ -158,7 +158,8 @@ def tagged(tag, inner, known):
 
 
 class Channel:
-    """One JSON object a line, in and out. Nothing comes before the last was answered, so a line is all there is."""
+    """Messages in and out, each after its length in four bytes. Most are one JSON object. Nothing comes before the last
+    was answered, so what can be read is one message."""
 
     def __init__(self):
         self.source, self.sink = os.dup(0), os.dup(1)
@@ -167,21 +168,30 @@ class Channel:
         os.close(nothing)
         os.dup2(2, 1)  # what is printed is no answer
 
-    def hear(self):
-        parts = []
-        while not parts or parts[-1][-1:] != b"\n":
-            parts.append(os.read(self.source, 1 << 16))
-            if not parts[-1]:
-                return None
-        return json.loads(b"".join(parts))
+    def read(self):
+        return self.rest(os.read(self.source, 1 << 16))
 
-    def tell(self, message):
-        line = json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        if len(line) > MAX_LINE:
-            return self.tell({"n": message["n"], "refused": f"is longer than {MAX_LINE} bytes when it is written"})
-        rest = memoryview(line)
+    def rest(self, message):
+        """The message that begins so."""
+        while message and (len(message) < 4 or len(message) - 4 < int.from_bytes(message[:4], "little")):
+            more = os.read(self.source, 1 << 20)
+            message = message + more if more else b""
+        return message[4:]  # nothing: it is closed
+
+    def write(self, message):
+        rest = len(message).to_bytes(4, "little") + message
         while rest:
             rest = rest[os.write(self.sink, rest):]
+
+    def hear(self):
+        message = self.read()
+        return json.loads(message) if message else None
+
+    def tell(self, message):
+        text = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+        if len(text) > MAX_LINE:
+            return self.tell({"n": message["n"], "refused": f"is longer than {MAX_LINE} bytes when it is written"})
+        self.write(text)
 
 
 def describe(error, path):

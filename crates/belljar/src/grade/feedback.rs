@@ -69,7 +69,7 @@ pub(super) fn of_grade(
         let piece = of_case(code, language, result);
         let same = all.iter_mut().find(|one| {
             (one.kind, &one.error_type, one.line) == (piece.kind, &piece.error_type, piece.line)
-                && (one.message == piece.message || one.kind == FeedbackKind::WrongAnswer)
+                && (one.message == piece.message || (one.advice == WRONG && piece.advice == WRONG))
         });
         match same {
             Some(one) => one.cases.extend(piece.cases),
@@ -83,6 +83,10 @@ pub(super) fn of_grade(
     all
 }
 
+/// For all wrong answers together; the first of them is shown.
+const WRONG: &str =
+    "The answer is not the one expected. Follow the failing input through the code by hand.";
+
 fn of_case(code: &str, language: &str, result: &CaseResult) -> Feedback {
     let piece = |kind, advice: &str| Feedback {
         kind,
@@ -94,10 +98,7 @@ fn of_case(code: &str, language: &str, result: &CaseResult) -> Feedback {
         advice: advice.to_owned(),
     };
     match result.verdict {
-        CaseVerdict::WrongAnswer | CaseVerdict::Passed => piece(
-            FeedbackKind::WrongAnswer,
-            "The answer is not the one expected. Follow the failing input through the code by hand.",
-        ),
+        CaseVerdict::WrongAnswer | CaseVerdict::Passed => piece(FeedbackKind::WrongAnswer, WRONG),
         CaseVerdict::Raised | CaseVerdict::NotLoaded | CaseVerdict::Ended
             if result.raised.is_some() =>
         {

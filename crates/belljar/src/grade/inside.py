@@ -3,55 +3,105 @@
 Nothing in here is a secret and nothing in here decides anything: the candidate can do to this process what it
 likes. What is expected, and the comparison, are outside.
 """
-import builtins, gc, resource, signal, time, types
+import builtins, gc, marshal, resource, signal, time, types
 
 CLOSED = 77
 BUILTINS = {one for one in dir(builtins) if one[:1] != "_"}
+# Set where there is one that does without what Python does after a copy: new random numbers, and what modules that
+# know of copies have asked for. That takes as long as the copy itself, and most candidates would not notice.
+bare_fork = None
+NOTICED = b"random", b"fork", b"thread", b"secrets", b"uuid", b"logging"
 
 
 def main():
     channel = Channel()
     order = channel.hear()
-    module = load(channel, order)
+    module, texts = load(channel, order)
     if order["threads"] == "refuse" and len(os.listdir("/proc/self/task")) > 1:
         channel.tell({"threads": True})
         os._exit(0)
     channel.tell({"loaded": True, "names": [one for one in module.__dict__ if one in BUILTINS][:500]})
     if order["copies"]:
         gc.freeze()  # copies share what nobody touches
-        copy_for_each(channel, module, order["file"])
-    answer(channel, module, order["file"])
+        bare = bare_fork and order["alone"] and not any(word in text for text in texts for word in NOTICED)
+        copy_for_each(channel, module, order, bare_fork if bare else os.fork)
+    answer(channel, module, order["file"], True)
     os._exit(0)
 
 
 def load(channel, order):
-    path = order["file"]
+    path, setup = order["file"], order["setup"] or ""
     module = types.ModuleType(os.path.splitext(os.path.basename(path))[0])
     module.__file__ = path
     sys.modules[module.__name__], sys.argv = module, [path]
     try:
-        if order["setup"]:
-            exec(compile(order["setup"], "<setup>", "exec", dont_inherit=True, optimize=0), module.__dict__)
+        if setup:
+            exec(compile(setup, "<setup>", "exec", dont_inherit=True, optimize=0), module.__dict__)
         with open(path, "rb") as file:
             source = file.read()
         exec(compile(source, path, "exec", dont_inherit=True, optimize=0), module.__dict__)
     except BaseException as error:
         channel.tell({"failed": describe(error, path)})
         os._exit(0)
-    return module
+    return module, (source, setup.encode())
 
 
-def copy_for_each(channel, module, path):
-    while True:
-        pid = os.fork()
+def copy_for_each(channel, module, order, fork):
+    """A copy for each case but the last: after that nobody is left whom this process could harm."""
+    wait, sink = os.wait4, channel.sink
+    left, names = order["cases"], module.__dict__
+    while left != 1:
+        pid = fork()
         if pid == 0:
-            answer(channel, module, path)
+            answer_at_once(channel, module, order["file"], names)
             os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _, status, usage = wait(pid, 0)
         sweep()
-        if code == CLOSED:
+        if status == CLOSED << 8:
             os._exit(0)
-        channel.tell({"ended": code})
+        write(sink, END + dumps([status, usage.ru_maxrss], 2))
+        left -= 1
+
+
+END = b"\x10\0\0\0e"  # with the length of two numbers that are not large
+
+
+def answer_at_once(channel, module, path, names):
+    """The shortest way to the answer of a plain call, for most: every object that is looked at is on a page that has to
+    be copied first. Whatever is not plain goes the long way."""
+    message = read(channel.source, 65536)
+    if message[4:5] != b"c":
+        return answer(channel, module, path, False, channel.rest(message))
+    name, args, kwargs = loads(message[29:])
+    function = names.get(name)
+    if type(function) is not Function:
+        return answer(channel, module, path, False, message[4:])
+    try:
+        value = function(*args, **kwargs)
+    except BaseException as error:
+        flush()
+        return channel.tell({"n": message[5:29].decode(), "raised": describe(error, path)})
+    if type(value) is int and -LARGE <= value < LARGE or is_plain(value, 0, MAX_PLAIN) >= 0:
+        if sys.stdout is not printed_at_once:
+            flush()
+        value = b"v%b%b%b" % (message[5:29], NO_MEMORY, dumps(value, 2))
+        if len(value) < 256:
+            return write(channel.sink, b"%c\0\0\0%b" % (len(value), value))
+        return channel.write(value)
+    answer_value(channel, message[5:29], path, value)
+
+
+read, write, loads, dumps, Function = os.read, os.write, marshal.loads, marshal.dumps, types.FunctionType
+NO_MEMORY = bytes(8)  # it is told with the end
+
+
+def answer_value(channel, nonce, path, value):
+    try:
+        told = value_told(settled(value), None)
+    except BaseException as error:
+        told = {"raised": describe(error, path)}
+    flush()
+    channel.tell({"n": nonce.decode(), **told})
 
 
 def sweep():
@@ -65,29 +115,78 @@ def sweep():
         time.sleep(0.0005)
 
 
-def answer(channel, module, path):
+def answer(channel, module, path, tells_memory, message=None):
     """Answers one case; an assert may ask more than once."""
     objects = []
     while True:
-        order = channel.hear()
-        if order is None:
+        message = channel.read() if message is None else message
+        if not message:
             os._exit(CLOSED)
+        plain_call = message[:1] in b"cC"
+        order = {"n": message[1:25].decode()} if plain_call else json.loads(message)
         try:
-            told = carry_out(order, module, objects)
+            if plain_call:
+                told = value_told(call(module, *marshal.loads(message[25:])), None)
+            else:
+                told = carry_out(order, module, objects)
         except Missing as error:
             told = {"missing": list(error.args[0])}
         except Refused as error:
             told = {"refused": str(error)}
         except BaseException as error:
             told = {"raised": describe(error, path)}
+        flush()
+        if tells_memory:
+            told["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        channel.tell({"n": order["n"], **told})
+        if not order.get("more"):
+            return
+        message = None
+
+
+def flush():
+    """What is printed goes out at once, unless the candidate has made its own way for it."""
+    if sys.stdout is not printed_at_once:
         try:
             sys.stdout.flush()
         except BaseException:
             pass  # closed, or none of ours: as it pleases
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        channel.tell({"n": order["n"], "memory": memory, **told})
-        if not order.get("more"):
-            return
+
+
+MAX_PLAIN, MAX_SHORT, LARGE = 2000, 100_000, 1 << 63
+printed_at_once = sys.stdout if getattr(sys.stdout, "write_through", False) else None
+
+
+def is_plain(value, depth, left):
+    """How many values more may come, below 0 if this is not for the short way: not plain, or not short."""
+    kind = type(value)
+    if kind is int:
+        return left if -LARGE <= value < LARGE else -1
+    if kind is str:
+        return left if len(value) < MAX_SHORT and value.isascii() else -1
+    if value is None or kind is bool or kind is float or kind is complex:
+        return left
+    if kind is bytes:
+        return left if len(value) < MAX_SHORT else -1
+    if kind is list or kind is tuple or kind is dict or kind is set or kind is frozenset:
+        left -= len(value)
+        if depth >= MAX_DEPTH or left < 0:
+            return -1
+        for one in value:
+            left = is_plain(one, depth + 1, left)
+            if left < 0:
+                return -1
+        if kind is dict:
+            for one in value.values():
+                left = is_plain(one, depth + 1, left)
+                if left < 0:
+                    return -1
+        return left
+    return -1
+
+
+def call(module, name, args, kwargs):
+    return settled(find(module, name)(*args, **kwargs))
 
 
 class Missing(Exception):
@@ -96,9 +195,7 @@ class Missing(Exception):
 
 def carry_out(order, module, objects):
     if "do" not in order:
-        args, kwargs = decode(order["args"]), decode(order["kwargs"])
-        value = settled(find(module, order["func"])(*args, **kwargs))
-        return value_told(value, None)
+        return value_told(call(module, order["func"], decode(order["args"]), decode(order["kwargs"])), None)
 
     def keep(value):
         if len(objects) >= 10_000:
@@ -146,11 +243,8 @@ def settled(value):
 
 def find(module, name):
     """A function by its name, or the only one; a class on the way is made an object."""
-    own = [
-        key for key, one in module.__dict__.items()
-        if isinstance(one, types.FunctionType) and one.__module__ == module.__name__ and key[:1] != "_"
-    ]
     if name is None:
+        own = functions(module)
         if len(own) != 1:
             raise Missing(own)
         name = own[0]
@@ -159,9 +253,17 @@ def find(module, name):
         if isinstance(found, type):
             found = found()
         if not hasattr(found, part):
-            raise Missing(own)
+            raise Missing(functions(module))
         found = getattr(found, part)
     return found
 
 
-main()
+def functions(module):
+    return [
+        key for key, one in module.__dict__.items()
+        if isinstance(one, types.FunctionType) and one.__module__ == module.__name__ and key[:1] != "_"
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -191,7 +191,7 @@ fn returned(case: &Case, value: Value, kind: &str) -> Judged {
         && wanted != kind
     {
         let shown = show(&value);
-        let why = format!("expected a {wanted}, got {shown}, which is a {}", value.type_name());
+        let why = format!("expected type {wanted}, got {shown}, of type {}", value.type_name());
         return Judged::new(CaseVerdict::WrongAnswer, why).with(Some(value), None);
     }
     let rules = Rules { tolerance: case.tolerance, unordered: case.unordered };
@@ -265,10 +265,19 @@ pub(super) fn stopped(stopped: &Stopped, limit_of_case: Duration) -> Judged {
         Stopped::Tampered(why) => Judged::new(CaseVerdict::Tampered, *why),
         Stopped::Ours(error) => Judged::new(CaseVerdict::Infrastructure, error.to_string()),
         Stopped::Ended(outcome) => limit(outcome).unwrap_or_else(|| {
-            let why = "ended the process that answers for it, without an answer";
-            Judged::new(CaseVerdict::Ended, why)
+            ended(outcome.signal.map_or(outcome.exit_code.unwrap_or(-1), |signal| -signal))
         }),
     }
+}
+
+/// A case whose process ended with this code, or by this signal if it is negative.
+pub(super) fn ended(code: i32) -> Judged {
+    let why = if code < 0 {
+        format!("its process was ended by signal {} without an answer", -code)
+    } else {
+        format!("its process exited with code {code} without an answer")
+    };
+    Judged::new(CaseVerdict::Ended, why)
 }
 
 /// The verdict of a run that met a limit, or failed because of us.

@@ -50,7 +50,7 @@ impl Group {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }

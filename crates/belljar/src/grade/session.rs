@@ -1,11 +1,14 @@
-//! A sandbox that is talked with: one JSON object a line goes in and comes out while it runs.
+//! A sandbox that is talked with: messages go in and come out while it runs, each after its length in four bytes.
+//! Most are one JSON object; what is short and plain has a shorter form.
 //!
-//! The other side is hostile. A line that cannot be read, is too long, or comes when nobody asked is
+//! The other side is hostile. A message that cannot be read, is too long, or comes when nobody asked is
 //! tampering, and ends the session.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
+use std::os::unix::process::ExitStatusExt;
 use std::pin::Pin;
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -15,6 +18,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::case::present;
+use super::instructions::Counts;
+use super::integer::Integer;
+use super::marshal;
 use super::value::{Value, check_bounds};
 use super::{GradeRequest, Raised};
 use crate::engine::Engine;
@@ -22,10 +28,21 @@ use crate::model::error::Error;
 use crate::model::outcome::{Outcome, Stream};
 use crate::model::request::{Data, RunRequest};
 
-/// One line. A value is refused inside before it takes as much; what is longer is sent by somebody else.
-const MAX_LINE_BYTES: usize = 32 << 20;
-/// Lines that may wait: the word that the last process has ended, an answer, and the end of its process.
+/// One message. A value is refused inside before it takes as much; what is longer is sent by somebody else.
+const MAX_MESSAGE_BYTES: usize = 32 << 20;
+/// The bytes of its length.
+const HEAD: usize = 4;
+/// Messages that may wait: an answer, the end of its process, and one for the word that came between.
 const MAX_WAITING: usize = 3;
+/// The first byte of messages that are not JSON: a call, one that may come in pieces, its value, the end of a process.
+pub(super) const CALL: u8 = b'c';
+const LONG_CALL: u8 = b'C';
+/// What is written to a pipe in one piece.
+const ONE_PIECE: usize = 4096;
+const VALUE: u8 = b'v';
+const END: u8 = b'e';
+/// Characters of the word that only one case's process is given.
+pub(super) const NONCE: usize = 24;
 /// What is kept of the output of one case.
 const MAX_PRINTED_BYTES: usize = 4 << 10;
 /// How long a session that has nothing more to do may take to end.
@@ -69,6 +86,45 @@ pub(super) struct Told {
     pub args: Option<Vec<Value>>,
 }
 
+impl Told {
+    /// Reads a message; `None` if no honest side sends such a one.
+    fn read(message: &[u8]) -> Option<Self> {
+        match message.split_first()? {
+            (&VALUE, rest) => {
+                let (nonce, rest) = rest.split_first_chunk::<{ NONCE }>()?;
+                let (memory, value) = rest.split_first_chunk()?;
+                let value = marshal::read(value)?;
+                Some(Self {
+                    n: Some(String::from_utf8(nonce.to_vec()).ok()?),
+                    memory: Some(u64::from_le_bytes(*memory)),
+                    kind: Some(value.type_name().to_owned()),
+                    value: Some(value),
+                    ..Self::default()
+                })
+            }
+            (&END, rest) => {
+                let Some(Value::List(pair)) = marshal::read(rest) else { return None };
+                let [Value::Int(Integer::Small(status)), Value::Int(Integer::Small(kib))] =
+                    pair.as_slice()
+                else {
+                    return None;
+                };
+                let status = ExitStatus::from_raw(i32::try_from(*status).ok()?);
+                let signal = status.signal().map(|signal| -signal);
+                Some(Self {
+                    ended: Some(signal.or(status.code()).unwrap_or(-1)),
+                    memory: Some(u64::try_from(*kib).ok()?.saturating_mul(1024)),
+                    ..Self::default()
+                })
+            }
+            _ => {
+                check_bounds(message).ok()?;
+                serde_json::from_slice(message).ok()
+            }
+        }
+    }
+}
+
 type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send + 'a>>;
 
 /// A live sandbox.
@@ -76,14 +132,14 @@ pub(super) struct Session<'a> {
     to: Option<mpsc::Sender<Vec<u8>>>,
     inbox: Arc<Mutex<Inbox>>,
     run: Option<Running<'a>>,
-    /// The process of the last case has answered and was not yet seen to end.
-    pub expects_end: bool,
+    /// Instructions, counted where somebody asked for it before it began.
+    pub counts: Counts,
 }
 
 #[derive(Default)]
 struct Inbox {
     unfinished: Vec<u8>,
-    lines: VecDeque<Vec<u8>>,
+    messages: VecDeque<Vec<u8>>,
     tampered: Option<&'static str>,
     printed: Vec<u8>,
 }
@@ -95,26 +151,30 @@ impl Inbox {
             self.printed.extend_from_slice(&bytes[..room]);
             return;
         }
-        let mut rest = bytes;
-        while self.tampered.is_none() && !rest.is_empty() {
-            let end = rest.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-            let (line, after) = rest.split_at(end.unwrap_or(rest.len()));
-            if self.unfinished.len() + line.len() > MAX_LINE_BYTES {
-                self.tampered = Some("a line on the channel is longer than any answer");
-            } else if end.is_some() && self.lines.len() >= MAX_WAITING {
-                self.tampered = Some("more was written to the channel than was asked for");
-            } else {
-                self.unfinished.extend_from_slice(line);
-                if end.is_some() {
-                    self.lines.push_back(std::mem::take(&mut self.unfinished));
-                }
-            }
-            rest = after;
-        }
         if self.tampered.is_some() {
-            self.lines.clear();
-            self.unfinished = Vec::new();
+            return;
         }
+        self.unfinished.extend_from_slice(bytes);
+        while let Some((head, rest)) = self.unfinished.split_first_chunk::<HEAD>() {
+            let length = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
+            if length > MAX_MESSAGE_BYTES {
+                return self.tamper("a message on the channel is longer than any answer");
+            }
+            let Some(message) = rest.get(..length) else { return };
+            if self.messages.len() >= MAX_WAITING {
+                return self.tamper("more was written to the channel than was asked for");
+            }
+            self.messages.push_back(message.to_vec());
+            self.unfinished.drain(..HEAD + length);
+        }
+    }
+
+    fn tamper(&mut self, why: &'static str) {
+        *self = Self {
+            tampered: Some(why),
+            printed: std::mem::take(&mut self.printed),
+            ..Self::default()
+        };
     }
 }
 
@@ -125,11 +185,13 @@ impl<'a> Session<'a> {
         let (to, input) = mpsc::channel(1);
         let inbox = Arc::new(Mutex::new(Inbox::default()));
         let heard = Arc::clone(&inbox);
+        let counts = Counts::default();
+        let counting = counts.clone();
         let run = Box::pin(async move {
             let mut sink = |stream, bytes: &[u8]| lock(&heard).take(stream, bytes);
-            run.converse(input, &mut sink).await
+            run.converse(input, &mut sink, &mut |keeper| counting.begin(keeper)).await
         });
-        Ok(Self { to: Some(to), inbox, run: Some(run), expects_end: false })
+        Ok(Self { to: Some(to), inbox, run: Some(run), counts })
     }
 
     /// Says something and hears one answer.
@@ -144,35 +206,47 @@ impl<'a> Session<'a> {
 
     /// Says something. There is room for it: nothing is said before the last was heard.
     pub(super) fn tell(&mut self, message: &impl Serialize) -> Result<(), Stopped> {
-        if lock(&self.inbox).lines.len() > usize::from(self.expects_end) {
+        let broken = |error: serde_json::Error| {
+            Stopped::Ours(Error::Backend { operation: "write a case", source: error.into() })
+        };
+        let mut whole = vec![0; HEAD];
+        serde_json::to_writer(&mut whole, message).map_err(broken)?;
+        self.send(whole)
+    }
+
+    /// Says a call that begins with its sign.
+    pub(super) fn tell_call(&mut self, call: &[u8]) -> Result<(), Stopped> {
+        let mut whole = [&[0; HEAD], call].concat();
+        if whole.len() > ONE_PIECE {
+            whole[HEAD] = LONG_CALL;
+        }
+        self.send(whole)
+    }
+
+    fn send(&mut self, mut whole: Vec<u8>) -> Result<(), Stopped> {
+        if !lock(&self.inbox).messages.is_empty() {
             return Err(Stopped::Tampered(
                 "something was written to the channel before it was asked",
             ));
         }
-        let broken = |error: serde_json::Error| {
-            Stopped::Ours(Error::Backend { operation: "write a case", source: error.into() })
-        };
-        let mut json = serde_json::to_vec(message).map_err(broken)?;
-        json.push(b'\n');
+        let length = u32::try_from(whole.len() - HEAD).unwrap_or(u32::MAX);
+        whole[..HEAD].copy_from_slice(&length.to_le_bytes());
         if let Some(to) = &self.to {
             // Closed: the run is over, which is what is heard next.
-            to.try_send(json).ok();
+            to.try_send(whole).ok();
         }
         Ok(())
     }
 
-    /// The next line, read.
+    /// The next message, read.
     pub(super) async fn hear(&mut self, deadline: Instant) -> Result<Told, Stopped> {
-        let line = self.line(deadline).await?;
-        // Who sends other lines than ours was not asked.
-        let strange = Stopped::Tampered("what was written to the channel is no answer");
-        if check_bounds(&line).is_err() {
-            return Err(strange);
-        }
-        serde_json::from_slice(&line).map_err(|_| strange)
+        let message = self.message(deadline).await?;
+        // Who sends other messages than ours was not asked.
+        Told::read(&message)
+            .ok_or(Stopped::Tampered("what was written to the channel is no answer"))
     }
 
-    async fn line(&mut self, deadline: Instant) -> Result<Vec<u8>, Stopped> {
+    async fn message(&mut self, deadline: Instant) -> Result<Vec<u8>, Stopped> {
         let next = poll_fn(|context| {
             let ended = match &mut self.run {
                 Some(run) => run.as_mut().poll(context),
@@ -182,12 +256,12 @@ impl<'a> Session<'a> {
             if let Some(why) = inbox.tampered {
                 return Poll::Ready(Err(Stopped::Tampered(why)));
             }
-            match (inbox.lines.pop_front(), ended) {
-                (Some(line), Poll::Pending) => Poll::Ready(Ok(line)),
-                (Some(line), Poll::Ready(ended)) => {
+            match (inbox.messages.pop_front(), ended) {
+                (Some(message), Poll::Pending) => Poll::Ready(Ok(message)),
+                (Some(message), Poll::Ready(ended)) => {
                     // Its end is told when somebody asks for more.
                     self.run = Some(Box::pin(std::future::ready(ended)));
-                    Poll::Ready(Ok(line))
+                    Poll::Ready(Ok(message))
                 }
                 (None, Poll::Pending) => Poll::Pending,
                 (None, Poll::Ready(Ok(outcome))) => {
@@ -203,13 +277,10 @@ impl<'a> Session<'a> {
         timeout_at(deadline, next).await.unwrap_or(Err(Stopped::Time))
     }
 
-    /// Hears that the process of the last case has ended, if that is still to come.
-    pub(super) async fn hear_last_end(&mut self, deadline: Instant) -> Result<(), Stopped> {
-        if !std::mem::take(&mut self.expects_end) {
-            return Ok(());
-        }
+    /// Hears that the process that has answered is gone, with all that it left; and the memory that it had.
+    pub(super) async fn hear_end(&mut self, deadline: Instant) -> Result<Option<u64>, Stopped> {
         match self.hear(deadline).await? {
-            Told { ended: Some(_), n: None, .. } => Ok(()),
+            Told { ended: Some(_), n: None, memory, .. } => Ok(memory),
             _ => Err(Stopped::Tampered("a case was answered twice")),
         }
     }
@@ -225,7 +296,7 @@ impl<'a> Session<'a> {
         self.to = None;
         let deadline = Instant::now() + CLOSING;
         for _ in 0..=MAX_WAITING {
-            match self.line(deadline).await {
+            match self.message(deadline).await {
                 Err(Stopped::Ended(outcome)) => return Some(*outcome),
                 Ok(_) => {} // what it still had to say
                 Err(_) => return None,
@@ -278,26 +349,43 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_put_together_from_what_is_read() {
-        let inbox = inbox(&[b"{\"a\":", b"1}\n{\"b\"", b":2}\n"]);
-        assert_eq!(inbox.lines, [b"{\"a\":1}\n".to_vec(), b"{\"b\":2}\n".to_vec()]);
-        assert_eq!(inbox.tampered, None);
+    fn messages_are_put_together_from_what_is_read() {
+        let inbox = inbox(&[b"\x02\0", b"\0\0{", b"}\x01\0\0\0\n\x05\0\0\0abc"]);
+        assert_eq!(inbox.messages, [b"{}".to_vec(), b"\n".to_vec()]);
+        assert_eq!((inbox.tampered, inbox.unfinished.len()), (None, 7));
     }
 
     #[test]
     fn a_flood_is_tampering_and_costs_no_memory() {
-        let many = inbox(&[&b"1\n".repeat(MAX_WAITING + 1)]);
-        assert!(many.tampered.is_some() && many.lines.is_empty());
-        let chunk = vec![b'x'; 1 << 20];
-        let mut long = Inbox::default();
-        for _ in 0..100 {
-            long.take(Stream::Stdout, &chunk);
-        }
+        let many = inbox(&[&b"\x01\0\0\0x".repeat(MAX_WAITING + 1)]);
+        assert!(many.tampered.is_some() && many.messages.is_empty());
+        let chunk = vec![b'x'; 1 << 20]; // the length of a message is in it, and far too long
+        let long = inbox(&[&chunk]);
         assert!(long.tampered.is_some() && long.unfinished.capacity() == 0);
         let mut loud = Inbox::default();
         for _ in 0..10 {
             loud.take(Stream::Stderr, &chunk);
         }
         assert_eq!(loud.printed.len(), MAX_PRINTED_BYTES);
+    }
+
+    #[test]
+    fn only_what_an_honest_side_says_is_read() {
+        let nonce = "0123456789abcdef01234567";
+        let value =
+            Told::read(&[b"v", nonce.as_bytes(), &7_u64.to_le_bytes(), b"T"].concat()).unwrap();
+        assert_eq!((value.n.as_deref(), value.memory), (Some(nonce), Some(7)));
+        assert_eq!((value.value, value.kind.as_deref()), (Some(Value::Bool(true)), Some("bool")));
+        let end = |status: i32| {
+            let pair = [b"e[\x02\0\0\0i", &status.to_le_bytes()[..], b"i\x07\0\0\0"].concat();
+            let told = Told::read(&pair).unwrap();
+            assert_eq!(told.memory, Some(7 << 10));
+            told.ended
+        };
+        assert_eq!((end(3 << 8), end(9), end(0)), (Some(3), Some(-9), Some(0)));
+        let wrong: [&[u8]; 6] = [b"", b"v", b"vshort", b"e\0\0\0\0", b"x", b"{\"strange\":1}"];
+        for message in wrong {
+            assert!(Told::read(message).is_none(), "{message:?}");
+        }
     }
 }

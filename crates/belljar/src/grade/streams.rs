@@ -44,6 +44,11 @@ async fn settle(shared: &Arc<Shared>, case: &Case) -> Result<(Judged, Facts), Er
                 let mut judged = judge::output(case, &outcome, &stdout);
                 if judged.verdict == CaseVerdict::Ended {
                     judged.raised = find_error(&shared.checked.language, &outcome.stderr);
+                    if let Some(raised) = &judged.raised {
+                        // Better than the last line: node ends with its version.
+                        let how = judged.detail.split(':').next().unwrap_or_default();
+                        judged.detail = format!("{how}: {}", judge::one_line(raised));
+                    }
                 }
                 let facts = Facts {
                     duration: Duration::from_secs_f64(outcome.elapsed_ms.max(0.0) / 1000.0),

@@ -2,12 +2,13 @@
 //!
 //! What a candidate says about its own time is worth nothing, so the kernel's count of a sandbox's CPU time
 //! is taken: of one that is loaded and answers the case once, less what one takes that is only loaded.
-//! Every repetition has a sandbox of its own, or a candidate could remember the answer.
+//! Every repetition has a sandbox of its own, or a candidate could remember the answer. Instructions are counted
+//! from outside as well, where the machine has a counter for them ([`super::instructions`]).
 
 use std::sync::Arc;
 
 use super::Timing;
-use super::calls::{self, Loaded};
+use super::calls::{self, Answers, Loaded};
 use super::case::Kind;
 use super::lanes::Shared;
 use super::streams;
@@ -72,12 +73,15 @@ pub(super) async fn measure(
     shared: &Arc<Shared>,
     passed: &[bool],
 ) -> Result<Vec<Option<Timing>>, Error> {
-    let mut loading = Sample::default();
+    let mut loading = Measured::default();
     let calls = shared.checked.cases.iter().zip(passed);
     if calls.clone().any(|(case, passed)| *passed && case.kind() == Kind::Call) {
-        while loading.sorted_ms.len() < MOST && !loading.is_narrow() && !shared.is_over() {
-            let Some(time_ms) = once(shared, None).await? else { break };
-            loading.add(time_ms);
+        while loading.times.sorted_ms.len() < MOST
+            && !loading.times.is_narrow()
+            && !shared.is_over()
+        {
+            let Some(one) = once(shared, None).await? else { break };
+            loading.add(one);
         }
     }
     let mut all = Vec::with_capacity(passed.len());
@@ -98,54 +102,101 @@ pub(super) async fn measure(
 async fn measure_one(
     shared: &Arc<Shared>,
     index: usize,
-    base: Option<&Sample>,
+    base: Option<&Measured>,
 ) -> Result<Option<Timing>, Error> {
-    let mut sample = Sample::default();
-    while sample.sorted_ms.len() < MOST && !sample.is_narrow() {
+    let mut measured = Measured::default();
+    while measured.times.sorted_ms.len() < MOST && !measured.times.is_narrow() {
         if shared.is_over() {
             break;
         }
-        let Some(time_ms) = once(shared, Some(index)).await? else { return Ok(None) };
-        sample.add(time_ms);
+        let Some(one) = once(shared, Some(index)).await? else { return Ok(None) };
+        measured.add(one);
     }
+    let sample = &measured.times;
     if sample.sorted_ms.is_empty() {
         return Ok(None);
     }
     let (low, high) = sample.interval();
     let (base_ms, (base_low, base_high)) =
-        base.map_or((0.0, (0.0, 0.0)), |base| (base.median(), base.interval()));
+        base.map_or((0.0, (0.0, 0.0)), |base| (base.times.median(), base.times.interval()));
     let (low_ms, high_ms) = ((low - base_high).max(0.0), (high - base_low).max(0.0));
     let cpu_ms = (sample.median() - base_ms).clamp(low_ms, high_ms);
     let narrow = high_ms - low_ms <= (cpu_ms * 2.0 * NARROW).max(2.0 * NARROW_MS);
+    let (instructions, no_instructions) = match measured.instructions(base) {
+        Ok(count) => (Some(count), None),
+        Err(why) => (None, Some(why)),
+    };
     Ok(Some(Timing {
         repetitions: u32::try_from(sample.sorted_ms.len()).unwrap_or(u32::MAX),
         cpu_ms,
         low_ms,
         high_ms,
-        instructions: None,
+        instructions,
+        no_instructions,
         noisy: !narrow || host_is_busy(),
     }))
 }
 
-/// CPU time of one sandbox: with a case in it, or only loaded. `None` when that failed, or did not pass.
-async fn once(shared: &Arc<Shared>, index: Option<usize>) -> Result<Option<f64>, Error> {
+/// What one sandbox took: CPU time, and instructions or why they are not known.
+type Once = (f64, Result<u64, String>);
+
+/// Sandboxes of one kind.
+#[derive(Debug, Default)]
+struct Measured {
+    times: Sample,
+    counts: Vec<u64>,
+    no_counts: Option<String>,
+}
+
+impl Measured {
+    fn add(&mut self, (time_ms, count): Once) {
+        self.times.add(time_ms);
+        match count {
+            Ok(count) => self.counts.push(count),
+            Err(why) => self.no_counts = Some(why),
+        }
+    }
+
+    fn count(&self) -> Result<u64, String> {
+        if let Some(why) = &self.no_counts {
+            return Err(why.clone());
+        }
+        let mut counts = self.counts.clone();
+        counts.sort_unstable();
+        counts.get(counts.len() / 2).copied().ok_or_else(|| "nothing was counted".to_owned())
+    }
+
+    /// What is left of them without those of loading.
+    fn instructions(&self, base: Option<&Self>) -> Result<u64, String> {
+        let loading = base.map_or(Ok(0), Self::count)?;
+        Ok(self.count()?.saturating_sub(loading))
+    }
+}
+
+/// One sandbox with a case in it, or only loaded. `None` when that failed, or did not pass.
+async fn once(shared: &Arc<Shared>, index: Option<usize>) -> Result<Option<Once>, Error> {
     let _turn = shared.turn().await?;
     if let Some(index) = index
         && shared.case(index).kind() == Kind::Streams
     {
-        return streams::cpu_ms(shared, shared.case(index)).await;
+        let why = "not counted for cases with a standard input".to_owned();
+        let time_ms = streams::cpu_ms(shared, shared.case(index)).await?;
+        return Ok(time_ms.map(|time_ms| (time_ms, Err(why))));
     }
-    let Ok(Loaded::Ready(mut session, _)) = calls::open(shared, true).await else {
+    let Ok(Loaded::Ready(mut session, _)) = calls::open_counted(shared).await else {
         return Ok(None);
     };
     if let Some(index) = index {
         let case = shared.case(index);
-        match calls::call(&mut session, shared, case, shared.checked.limit(case), true).await {
+        match calls::call(&mut session, shared, case, shared.checked.limit(case), Answers::Copy)
+            .await
+        {
             Ok((judged, ..)) if judged.verdict == super::CaseVerdict::Passed => {}
             Ok(_) | Err(_) => return Ok(None),
         }
     }
-    Ok(session.close().await.map(|outcome| outcome.cpu_ms))
+    let counts = session.counts.clone();
+    Ok(session.close().await.map(|outcome| (outcome.cpu_ms, counts.read())))
 }
 
 /// More wants to run than there are processors.

@@ -1,8 +1,9 @@
 """A Python that waits for its program.
 
-Started with a word and the names of modules to have loaded. "start": an interpreter in its sandbox, locked
-down already. "fork": a zygote, outside of any, whose copies find themselves in theirs. Either way nothing of
-a program is here before it comes as one message on descriptor 3.
+Started with a word and the names of modules to have loaded; after "--" may come path and text of a program of our own
+to have loaded. "start": an interpreter in its sandbox, locked down already. "fork": a zygote, outside of any, whose
+copies find themselves in theirs. Either way nothing of a user's program is here before it comes as one message on
+descriptor 3.
 """
 import sys
 
@@ -12,8 +13,11 @@ import _signal, _weakref, atexit, gc, importlib.machinery, io, os, types
 # A copy shares every page that neither side has written since, and to read an object is to write its count.
 # So what can be done in the zygote is done there, and copies look at as little as they can.
 DELIVERY = 3
-how, modules = sys.argv[1], sys.argv[2:]
-kept, newest, ours, before = set(), None, set(), {}
+how, rest = sys.argv[1], sys.argv[2:]
+cut = rest.index("--") if "--" in rest else len(rest)
+modules, own = rest[:cut], rest[cut + 1:]
+ahead = {}  # loaded, but for its main(): by its text, so that what is run is what was asked for
+kept, newest, ours, before, bare_fork = set(), None, set(), {}, None
 forms = [(one.encoding, one.errors) for one in (sys.stdin, sys.stdout, sys.stderr)]  # as the locale has it
 sys.path[:] = [entry for entry in sys.path if entry]  # the empty one is there for -c alone
 
@@ -25,6 +29,12 @@ def load():
             importlib.import_module(name)
         except ImportError:
             pass  # not every host has every module
+    if own:
+        path, text = own
+        ahead[text.encode()] = main = program(path)
+        main.__name__ = "ahead"
+        exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
+        main.__name__, main.bare_fork = "__main__", bare_fork
     for number in range(1, _signal.NSIG):  # whatever this process was started with
         if _signal.getsignal(number) is _signal.SIG_IGN and number not in (_signal.SIGPIPE, _signal.SIGXFSZ):
             _signal.signal(number, _signal.SIG_DFL)
@@ -41,6 +51,11 @@ def receive():
     os.close(DELIVERY)
     if not message:
         os._exit(0)  # nobody wants us any more
+    return take(message)
+
+
+def take(message):
+    """Its arguments; its variables become ours."""
     count, _, rest = message.decode(errors="surrogateescape").partition("\0")
     words, count = rest.split("\0"), int(count)
     after = dict(word.split("=", 1) for word in words[count:] if word)
@@ -54,10 +69,13 @@ def receive():
 
 def rehearse():
     """Touches what the coming program will need: a page that a copy shares is slow only the first time."""
+    take(b"0\0" + b"\0".join(f"{name}={value}".encode(errors="surrogateescape") for name, value in before.items()))
+    make_way(os.getcwd())
     source = read(os.devnull) + b"import sys\n"
     exec(compile(source, "rehearsal", "exec", dont_inherit=True), program(os.devnull).__dict__)
     sys.stdout.write("")
     flush(0)
+    flush_files()
     gc.collect()
 
 
@@ -69,7 +87,12 @@ def run(argv):
     make_way(sys.path[0])
     main = sys.modules["__main__"] = program(path)
     try:
-        exec(compile(read(path), path, "exec", dont_inherit=True), main.__dict__)
+        source = read(path)
+        if source in ahead:
+            sys.modules["__main__"] = ahead[source]
+            ahead[source].main()
+        else:
+            exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as exit:
         return exit_code(exit.code)
     except BaseException as error:
@@ -253,9 +276,11 @@ def stream(number):
 
 def serve():
     """A zygote's life: one copy for each wish, until the engine is gone."""
+    global bare_fork
     import ctypes
 
     jar, python = ctypes.PyDLL("/proc/self/fd/1"), ctypes.pythonapi
+    bare_fork = python.fork  # the C library's, which the whole process sees
     os.dup2(2, 1)
     open_streams()
 

@@ -67,6 +67,14 @@ pub enum Error {
     )]
     Audit { what: String },
 
+    /// No sandbox, exec, snapshot, context or file is called so.
+    #[error("{what}")]
+    NotFound { what: String },
+
+    /// What was asked does not fit the state that something is in; nothing was changed.
+    #[error("{what}")]
+    Conflict { what: String },
+
     /// The run was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -90,6 +98,8 @@ impl Error {
             Self::Budget { .. } => "budget",
             Self::Busy { .. } => "busy",
             Self::Audit { .. } => "audit",
+            Self::NotFound { .. } => "not_found",
+            Self::Conflict { .. } => "conflict",
             Self::Cancelled => "cancelled",
         }
     }

@@ -273,10 +273,36 @@ pub struct CodeResult {
     pub stderr_truncated: bool,
     /// The value of the last expression first, then what was displayed, in order.
     pub results: Vec<RichResult>,
+    /// Results beyond what a call may have, or that could not be read.
+    pub dropped_results: u64,
     pub error: Option<CodeError>,
+    /// Of bash: the status of the last command.
+    pub exit_code: Option<i32>,
     pub elapsed_ms: u64,
     /// How often this context has run code.
     pub count: u64,
+    /// The context had died, so this ran in a fresh one: nothing of the calls before was there.
+    pub restarted: bool,
+    /// How the context's process ended, if it did in this call.
+    pub end: Option<ExecEnd>,
+}
+
+/// Something of a piece of code while it runs, in the order in which it happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum CodeEvent {
+    /// It is this context's turn for it.
+    Started {
+        context: String,
+        count: u64,
+        restarted: bool,
+    },
+    /// Whole characters; what is no UTF-8 is replaced.
+    Output {
+        stream: Stream,
+        text: String,
+    },
+    Result(RichResult),
 }
 
 /// One value in every form that it has: MIME type to contents (base64 for images).
@@ -285,6 +311,9 @@ pub struct RichResult {
     /// It is the value of the last expression, not something displayed on the way.
     pub main: bool,
     pub data: BTreeMap<String, serde_json::Value>,
+    /// Forms that it has and that are too large to be told: type and size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

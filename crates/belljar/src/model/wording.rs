@@ -59,6 +59,12 @@ pub(crate) fn allow_fix(call: &str) -> String {
     format!("--allow-syscall {call}")
 }
 
+/// Where one call is of no use without others.
+pub(crate) fn allow_all_fix(calls: &[&str]) -> String {
+    let all: Vec<String> = calls.iter().map(|call| allow_fix(call)).collect();
+    all.join(" ")
+}
+
 pub(crate) fn level_fix(call: &str) -> String {
     format!("--level standard, or --allow-syscall {call}")
 }

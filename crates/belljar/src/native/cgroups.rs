@@ -131,6 +131,28 @@ fn read_proc(path: &str) -> String {
     text
 }
 
+/// Where a v1 group that can be frozen may be made. v2 freezes every group, so it needs no place of its own.
+pub(crate) fn freezer(uid: u32) -> Option<PlaceOf> {
+    let (mountinfo, own) = (read_proc("/proc/self/mountinfo"), read_proc("/proc/self/cgroup"));
+    let line = mountinfo.lines().find(|line| {
+        let options = line.split_once(" - cgroup ").map(|(_, after)| after);
+        options.is_some_and(|options| options.split([' ', ',']).any(|one| one == "freezer"))
+    })?;
+    let fields: Vec<&str> = line.split(' ').collect();
+    let (root, mount) = (*fields.get(3)?, PathBuf::from(fields.get(4)?));
+    let path = own.lines().find_map(|line| {
+        let (names, path) = line.split_once(':')?.1.split_once(':')?;
+        names.split(',').any(|name| name == "freezer").then_some(path)
+    })?;
+    let relative = Path::new(path).strip_prefix(root).ok()?;
+    let own = if relative.as_os_str().is_empty() { mount.clone() } else { mount.join(relative) };
+    let controllers = vec![Controller::Freezer];
+    let mounted =
+        Mounted { version: CgroupVersion::V1, mount, controllers: controllers.clone(), own };
+    let place = Place::Beneath(v1_directory(&mounted, uid)?);
+    Some(PlaceOf { version: CgroupVersion::V1, controllers, place })
+}
+
 fn v1_places(mounted: &[Mounted], uid: u32) -> Vec<PlaceOf> {
     let ones = mounted
         .iter()
@@ -233,7 +255,7 @@ fn knobs(version: CgroupVersion, controller: Controller, limits: &Limits) -> Vec
         (CgroupVersion::V2, Controller::Cpu) => {
             vec![knob("cpu.max", format!("{quota} {PERIOD_US}"))]
         }
-        (_, Controller::Cpuacct) => Vec::new(),
+        (_, Controller::Cpuacct | Controller::Freezer) => Vec::new(),
     }
 }
 

@@ -23,6 +23,17 @@ const FIRST_RUN_UID: u32 = 0x7000_0000;
 /// Above all that a run can get: process ids have 22 bits.
 const FIRST_ZYGOTE_UID: u32 = 0x7080_0000;
 
+/// Root's living sandboxes own their files by ids from here up: below those of zygotes, above those of runs.
+const FIRST_LIVING_UID: u32 = 0x7040_0000;
+/// So many of them are told apart.
+const LIVING_UIDS: u32 = 1 << 20;
+
+/// The host id of a living sandbox's files. Sandboxes that share files share it.
+pub(crate) fn living_ids(host: &Host, number: u32) -> (u32, u32) {
+    let own = FIRST_LIVING_UID + number % LIVING_UIDS;
+    if host.is_root() { (own, own) } else { (host.uid, host.gid) }
+}
+
 /// Subordinate ids tried before we say that all are in use.
 const MAX_TRIES: u32 = 256;
 

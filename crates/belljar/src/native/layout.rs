@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use belljar_jail::plan::{
-    Bind, BindKind, Device, Proc, Root, Symlink, Text, Writable, WritableDirectory,
+    Bind, BindKind, Device, Proc, Root, Symlink, Text, Tree, Writable, WritableDirectory,
 };
 
 use rustix::fs::{Access, AtFlags, CWD};
@@ -22,11 +22,12 @@ use crate::model::spec::{Spec, WORKSPACE};
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// The parts of /etc that programs need and that tell nothing about the host's people.
-const ETC: [&str; 12] = [
+const ETC: [&str; 13] = [
     "/etc/alternatives",
     "/etc/ld.so.cache",
     "/etc/localtime",
     "/etc/magic",
+    "/etc/matplotlibrc", // Debian keeps a part of the library there
     "/etc/mime.types",
     "/etc/os-release",
     "/etc/pki/tls/certs",
@@ -100,6 +101,10 @@ const MASKED: [&str; 32] = [
 
 /// Entries that one blocked path may split a directory into.
 const MAX_SPLIT: usize = 4096;
+
+/// /dev/shm of a living sandbox is memory, beside its files.
+const SHARED_MEMORY_BYTES: u64 = 64 << 20;
+const SHARED_MEMORY_INODES: u64 = 1024;
 
 /// A file in our own corner of the root that Landlock must hide: how the payload sees that it is in force.
 pub(crate) const WITNESS: &str = "/.belljar/witness";
@@ -188,6 +193,8 @@ pub(crate) fn root(
         pseudo_terminals: true,
         proc: proc(spec),
         writable: writable(spec, workspace.is_some()),
+        trees: Vec::new(),
+        bound: None,
     };
     for path in SYSTEM.iter().chain(&ETC) {
         show(&mut root, Path::new(path));
@@ -209,6 +216,50 @@ pub(crate) fn root(
         });
     }
     Ok(root)
+}
+
+/// What is mounted over the overlays of a living sandbox of the image `host`: as a run's root, but for what is in the
+/// overlays themselves ([`base`]).
+pub(crate) fn over_trees(spec: &Spec, trees: &[Tree]) -> Result<Root, SpecError> {
+    let whole = root(spec, None, None)?;
+    let is_tree = |path: &Path| trees.iter().any(|tree| tree.target == path);
+    let memory = Writable {
+        bytes: SHARED_MEMORY_BYTES.min(spec.limits.memory_bytes) / 4096 * 4096,
+        inodes: SHARED_MEMORY_INODES,
+        directories: vec![WritableDirectory { name: "shm".into(), target: "/dev/shm".into() }],
+    };
+    Ok(Root {
+        binds: whole.binds.into_iter().filter(|bind| !is_tree(&bind.target)).collect(),
+        directories: Vec::new(),
+        symlinks: Vec::new(),
+        texts: Vec::new(),
+        writable: memory,
+        trees: trees.to_vec(),
+        ..whole
+    })
+}
+
+/// The parts of a root that the base of a living sandbox's `/` holds: directories, links, texts, and the places where
+/// something is mounted.
+pub(crate) fn base() -> (Vec<Symlink>, Vec<Text>, Vec<Bind>) {
+    let mut shown = Root {
+        hostname: String::new(),
+        binds: Vec::new(),
+        directories: Vec::new(),
+        symlinks: Vec::new(),
+        texts: Vec::new(),
+        devices: Vec::new(),
+        pseudo_terminals: false,
+        proc: Proc { only_processes: true, masked: Vec::new(), watched: Vec::new(), absent: true },
+        writable: Writable { bytes: 0, inodes: 0, directories: Vec::new() },
+        trees: Vec::new(),
+        bound: None,
+    };
+    for path in SYSTEM.iter().chain(&ETC) {
+        show(&mut shown, Path::new(path));
+    }
+    let texts = texts().into_iter().filter(|text| text.path != Path::new(WITNESS)).collect();
+    (shown.symlinks, texts, shown.binds)
 }
 
 fn device((name, major, minor): (&str, u32, u32)) -> Device {

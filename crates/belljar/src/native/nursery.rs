@@ -10,6 +10,7 @@ use belljar_sys::process::Child;
 use belljar_sys::{fd, spawn};
 
 use super::alive::Alive;
+use super::kind::Kind;
 use super::line::Line;
 use super::run::Spare;
 
@@ -31,11 +32,13 @@ impl Nursery {
         Ok(Self { line, process: Some(process), alive: alive.clone() })
     }
 
-    /// A keeper without a plan.
-    pub(crate) async fn keeper(&self) -> io::Result<Spare> {
+    /// A keeper, which knows the plan of its kind if there is one.
+    pub(crate) async fn keeper(&self, kind: Option<&Kind>) -> io::Result<Spare> {
         let (control, theirs) = wire::control_pair()?;
         rustix::io::ioctl_fionbio(&control, true)?;
-        let question = |line: &_| Ok(fd::send(line, b"copy", &[theirs.as_fd()])?);
+        let mut fds = vec![theirs.as_fd()];
+        fds.extend(kind.map(|kind| kind.memory.as_fd()));
+        let question = |line: &_| Ok(fd::send(line, b"copy", &fds)?);
         let answer = self.line.ask(question, COPY_LIMIT).await?;
         let number = answer.try_into().map(u32::from_le_bytes).ok();
         let child = number.and_then(Child::new).ok_or(io::ErrorKind::InvalidData)?;

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use belljar_jail::plan::{Cgroup, Delivery, Placed};
+use belljar_jail::plan::{Cgroup, Delivery, Own, Placed};
 use belljar_jail::report::{Message, Started};
 use belljar_jail::wire;
 
 use super::failure::explain;
 use super::identity::Chosen;
+use super::kind::Kind;
 use super::plan::Planned;
 use super::run::{Finished, Keeper, OurStreams, Streams, Talk, follow};
 use super::zygote::Zygote;
@@ -43,15 +44,17 @@ impl Drop for Holdings {
 
 impl Parked {
     /// Carries a plan out up to the point where the program is missing. What waits in it is a copy of the
-    /// zygote, if the plan says so.
+    /// zygote, if the plan says so. It is the kind's with what is its own.
     pub(crate) async fn make(
         mut keeper: Keeper,
         planned: Planned,
+        kind: &Kind,
+        own: &Own,
         holdings: Holdings,
         zygote: Option<&Zygote>,
     ) -> Result<Self, Error> {
         keeper.hold(holdings);
-        let started = Self::start(&keeper, &planned, zygote).await;
+        let started = Self::start(&keeper, &planned, kind, own, zygote).await;
         let (streams, started) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -69,12 +72,12 @@ impl Parked {
     async fn start(
         keeper: &Keeper,
         planned: &Planned,
+        kind: &Kind,
+        own: &Own,
         zygote: Option<&Zygote>,
     ) -> Result<(OurStreams, Started), Error> {
         let streams = Streams::open().map_err(Error::backend("make pipes"))?;
-        let plan =
-            wire::plan_memory(&planned.plan).map_err(Error::backend("write the plan down"))?;
-        wire::send_plan(&keeper.control, plan.as_fd(), streams.theirs(), &[])
+        wire::send_plan(&keeper.control, kind.memory.as_fd(), Some(own), streams.theirs(), &[])
             .map_err(Error::backend("hand the plan to the keeper"))?;
         let ours = streams.ours().map_err(Error::backend("use pipes"))?;
         loop {
@@ -84,7 +87,10 @@ impl Parked {
                     return Err(explain(failed, &planned.plan));
                 }
                 (Some((Message::Standing, joining)), Some(zygote)) => {
-                    zygote.join(&plan, &joining).await.map_err(Error::backend("copy a zygote"))?;
+                    zygote
+                        .join(&kind.memory, &joining)
+                        .await
+                        .map_err(Error::backend("copy a zygote"))?;
                 }
                 (Some(_) | None, _) => {
                     return Err(Error::Lost { what: "its keeper died before there was a program" });

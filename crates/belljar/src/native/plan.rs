@@ -21,7 +21,7 @@ use crate::model::spec::{self, CODE, Spec, WORKSPACE};
 use crate::seccomp::{self, Adjust, Hearing, Profile};
 
 /// The sandbox's own search path; the host's is the host's business.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What a plan is made from.
 pub(crate) struct Inputs<'a> {
@@ -44,6 +44,7 @@ pub(crate) struct Inputs<'a> {
 }
 
 /// A plan, and what the level would have had but the request allows to be absent.
+#[derive(Clone)]
 pub(crate) struct Planned {
     pub plan: Plan,
     pub missing: Vec<Missing>,
@@ -269,10 +270,14 @@ pub(crate) fn rules(spec: &Spec) -> Rules {
 }
 
 const LOOK: u64 = access::READ_FILE | access::READ_DIR;
-const USE: u64 = LOOK | access::EXECUTE;
+pub(crate) const USE: u64 = LOOK | access::EXECUTE;
 const DEVICE: u64 = LOOK | access::WRITE_FILE | access::TRUNCATE | access::IOCTL_DEV;
+/// What the kernel looks for on every open, beside what was asked for: where it is not granted it walks on up to the
+/// root, which costs a fifth of a microsecond each time. In our own root the system's trees are read-only and have no
+/// devices, and its files are not the program's, so neither right is of use there.
+const SOUGHT: u64 = access::TRUNCATE | access::IOCTL_DEV;
 /// Everything but making device nodes.
-const WORK: u64 = USE
+pub(crate) const WORK: u64 = USE
     | access::WRITE_FILE
     | access::REMOVE_DIR
     | access::REMOVE_FILE
@@ -287,7 +292,7 @@ const WORK: u64 = USE
 
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
+pub(crate) fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
     LandlockRule { path: path.into(), access }
 }
 
@@ -295,7 +300,7 @@ fn rule(path: impl Into<PathBuf>, access: u64) -> LandlockRule {
 fn rules_inside(inputs: &Inputs<'_>, root: &Root) -> Vec<LandlockRule> {
     // Listing is harmless: nothing is in this root that was not put there to be seen.
     let mut rules = vec![rule("/", access::READ_DIR)];
-    rules.extend(SYSTEM.map(|path| rule(path, USE)));
+    rules.extend(SYSTEM.map(|path| rule(path, USE | SOUGHT)));
     rules.extend(["/etc", "/proc", CODE].map(|path| rule(path, LOOK)));
     rules.push(rule("/dev", DEVICE));
     rules.extend(root.writable.directories.iter().map(|one| rule(&one.target, WORK)));

@@ -34,7 +34,14 @@ pub(crate) struct Talk<'a> {
     pub sink: &'a mut (dyn FnMut(Stream, &[u8]) + Send),
     /// What is written to standard input as it comes, in place of what the Spec holds; closed with it.
     pub input: Option<mpsc::Receiver<Vec<u8>>>,
+    /// What is to be done once the program runs.
+    pub beside: Option<Beside>,
+    /// Is told the keeper's process id when the sandbox stands, and before any input comes.
+    pub standing: &'a mut (dyn FnMut(u32) + Send),
 }
+
+/// Something that must not wait, nor be waited for.
+pub(crate) type Beside = Box<dyn FnOnce() + Send>;
 
 /// What came of a plan.
 pub(crate) struct Finished {
@@ -76,7 +83,7 @@ pub fn start_ahead() -> Option<Ahead> {
         Some(child) => Some(Ahead { control, child: Some(child) }),
         None => {
             drop(control);
-            belljar_jail::keeper::main_as_copy(theirs)
+            belljar_jail::keeper::main_as_copy(theirs, None)
         }
     }
 }
@@ -246,7 +253,9 @@ async fn hand_over(
     let placed = open_placed(&spec.placed)?;
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
     wire::plan_memory(plan)
-        .and_then(|plan| wire::send_plan(&keeper.control, plan.as_fd(), streams.theirs(), &fds))
+        .and_then(|plan| {
+            wire::send_plan(&keeper.control, plan.as_fd(), None, streams.theirs(), &fds)
+        })
         .map_err(Error::backend("hand the plan to the keeper"))?;
     drop(fds);
     drop(placed);
@@ -269,7 +278,14 @@ pub(super) async fn follow(
     let mut out = Reading::new(Stream::Stdout, stdout, spec);
     let mut err = Reading::new(Stream::Stderr, stderr, spec);
     let mut ended = None;
-    let Talk { sink, input } = talk;
+    let Talk { sink, input, beside, standing } = talk;
+    let mut beside = beside.take();
+    if let Some(beside) = beside.take_if(|_| started.is_some()) {
+        beside();
+    }
+    if started.is_some() {
+        standing(keeper.id());
+    }
     let feed = feed(stdin, spec.stdin.as_ref(), input.take());
     tokio::pin!(feed);
     let mut feeding = true;
@@ -277,7 +293,11 @@ pub(super) async fn follow(
         tokio::select! {
             message = keeper.next() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
-                    Some((Message::Started(one), _)) => started = Some(one),
+                    Some((Message::Started(one), _)) => {
+                        started = Some(one);
+                        beside.take().into_iter().for_each(|beside| beside());
+                        standing(keeper.id());
+                    }
                     Some((Message::Tried(one), _)) => tally.take(&one),
                     Some((Message::Touched(one), _)) => tally.touch(&one),
                     Some((Message::Counted(some), _)) => tally.count(&some),
@@ -296,7 +316,7 @@ pub(super) async fn follow(
             }
             read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, *sink, keeper),
             read = err.pipe.read(&mut err.buffer), if err.open => err.take(&read, *sink, keeper),
-            () = &mut feed, if feeding => feeding = false,
+            () = &mut feed, if feeding && started.is_some() => feeding = false,
         }
     }
     // All that the program wrote is in the pipes by now. Their end is not waited for: at level none

@@ -20,9 +20,20 @@ const PREFIX: &str = "belljar";
 
 /// Names a run's directories after this process.
 pub(crate) fn name(unique: &str) -> String {
-    let pid = std::process::id();
+    static OURS: OnceLock<String> = OnceLock::new();
+    let ours = OURS.get_or_init(|| stem(std::process::id()));
+    format!("{ours}-{unique}")
+}
+
+/// Names directories after another process, which outlives this one: they are swept when it is gone.
+pub(crate) fn name_after(pid: u32, unique: &str) -> String {
+    format!("{}-{unique}", stem(pid))
+}
+
+/// What every name of a process's directories begins with.
+fn stem(pid: u32) -> String {
     let (start, world) = (start_time(pid).unwrap_or(0), world());
-    format!("{PREFIX}-{pid}-{start}-{world}-{unique}")
+    format!("{PREFIX}-{pid}-{start}-{world}")
 }
 
 /// What tells this process from every other one, of this boot and of all before it.
@@ -66,7 +77,8 @@ pub(crate) fn sweep(host: &Host) {
         Cgroups::Ready(places) => &places.all[..],
         Cgroups::Scope { .. } | Cgroups::None(_) => &[],
     };
-    for place in places {
+    let freezer = super::cgroups::freezer(host.uid);
+    for place in places.iter().chain(&freezer) {
         if let Place::Beneath(directory) = &place.place {
             each_orphan(directory, |path| drop(fs::remove_dir(path)));
         }

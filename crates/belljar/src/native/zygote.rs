@@ -83,7 +83,10 @@ impl Zygote {
         alive: &Alive,
     ) -> io::Result<Self> {
         let args = warm.zygote.iter().map(|one| one.replace("{text}", &warm.text));
-        let args: Vec<String> = args.chain(warm.modules.iter().cloned()).collect();
+        let mut args: Vec<String> = args.chain(warm.modules.iter().cloned()).collect();
+        if let Some((path, text)) = &warm.program {
+            args.extend(["--".to_owned(), path.clone(), (*text).to_owned()]);
+        }
         environment.extend(warm.environment.clone());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let ids = super::zygote_ids(host, number);

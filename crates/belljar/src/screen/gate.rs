@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 use super::rules::PARTLY_READ;
 use super::sources::Sources;
@@ -10,6 +11,7 @@ use super::{Screener, SourceText, check};
 use crate::engine::Engine;
 use crate::model::error::Error;
 use crate::model::screening::{ScreenMode, Screening};
+use crate::native::run::Beside;
 
 /// What a run is screened by.
 #[derive(Debug)]
@@ -48,17 +50,23 @@ impl Gate {
         Ok(())
     }
 
-    /// Starts to screen beside whatever comes next, if advice is wanted.
-    pub(crate) fn begin(&mut self) -> Advice {
+    /// What is known by now, or will be: then with what is to be done once the program runs. Not sooner: while
+    /// a sandbox is made every processor has something to do.
+    pub(crate) fn begin(&mut self) -> (Advice, Option<Beside>) {
         if let Some(found) = self.found.take() {
-            return Advice::Known(found);
+            return (Advice::Known(found), None);
         }
         let sources = self.sources.take_if(|_| self.mode == ScreenMode::Advise);
         let Some(sources) = sources.filter(|sources| !sources.is_empty()) else {
-            return Advice::None;
+            return (Advice::None, None);
         };
         let screener = Arc::clone(&self.screener);
-        Advice::Coming(spawn_blocking(move || screener.screen_all(&sources.read())))
+        let (told, coming) = oneshot::channel();
+        let read = move || {
+            // A run that was dropped meanwhile wants no advice.
+            told.send(screener.screen_all(&sources.read())).ok();
+        };
+        (Advice::Coming(coming), Some(Box::new(|| drop(spawn_blocking(read)))))
     }
 }
 
@@ -79,7 +87,7 @@ async fn check_if_doubtful(engine: &Engine, text: &SourceText, screening: &mut S
 pub(crate) enum Advice {
     None,
     Known(Screening),
-    Coming(JoinHandle<Screening>),
+    Coming(oneshot::Receiver<Screening>),
 }
 
 impl Advice {

@@ -1,10 +1,10 @@
 //! Letting go of old records. The chain stays verifiable: where it begins now is kept, and a record in
 //! the chain itself vouches for that place.
 
-use rusqlite::{OptionalExtension, TransactionBehavior, params};
+use rusqlite::{OptionalExtension, params};
 use serde::Serialize;
 
-use super::{RunIs, Store, StoreError, insert, last, sqlite};
+use super::{RunIs, Store, StoreError, insert};
 use crate::audit::chain::{Position, Record};
 
 /// Where the records begin.
@@ -27,23 +27,17 @@ impl Store {
         at_us: u64,
         by: &str,
     ) -> Result<Option<Pruned>, StoreError> {
-        let wrong = sqlite(&self.path);
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(&wrong)?;
-        let run = || -> rusqlite::Result<Option<(Pruned, Position)>> {
+        self.write(|transaction, end| {
             // The first that stays: the first young one, or the first start without an end.
             let young = "SELECT min(seq) FROM records WHERE at_us >= ?1";
             let young: Option<u64> =
                 transaction.query_row(young, params![before_us], |row| row.get(0))?;
             let open = "SELECT min(seq) FROM records WHERE run IN (SELECT run FROM open_runs)";
             let open: Option<u64> = transaction.query_row(open, [], |row| row.get(0))?;
-            let end = last(&transaction)?;
             let stays = [young, open].into_iter().flatten().min().unwrap_or(end.seq + 1);
             let gone = "SELECT seq, hash FROM records WHERE seq < ?1 ORDER BY seq DESC LIMIT 1";
             let gone = transaction.query_row(gone, params![stays], super::position).optional()?;
-            let Some(anchor) = gone else { return Ok(None) };
+            let Some(anchor) = gone else { return Ok((None, end)) };
             let records =
                 transaction.execute("DELETE FROM records WHERE seq <= ?1", params![anchor.seq])?;
             let keep = "INSERT INTO anchor (one, seq, hash) VALUES (1, ?1, ?2) \
@@ -52,12 +46,8 @@ impl Store {
             let pruned = Pruned { records: records as u64, begins_after: anchor };
             let entry = crate::audit::prune_entry(at_us, &pruned, by);
             let record = Record::after(end, entry);
-            insert(&transaction, &record, &RunIs::Untouched)?;
-            Ok(Some((pruned, record.position())))
-        };
-        let Some((pruned, head)) = run().map_err(&wrong)? else { return Ok(None) };
-        transaction.commit().map_err(&wrong)?;
-        self.head.write(head)?;
-        Ok(Some(pruned))
+            insert(transaction, &record, &RunIs::Untouched)?;
+            Ok((Some(pruned), record.position()))
+        })
     }
 }

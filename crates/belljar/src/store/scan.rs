@@ -48,8 +48,11 @@ const COLUMNS: &str = "seq, at_us, kind, run, summary, detail, prev, hash";
 impl Store {
     /// Walks the whole chain, as it is at this moment.
     pub fn verify(&self) -> Result<Result<Verified, Broken>, StoreError> {
-        // First: what is appended meanwhile makes the trail longer than this, never shorter.
-        let kept = self.head.read()?.map(|kept| kept.position);
+        // As it was when the trail was opened: what is appended meanwhile makes it longer, never shorter.
+        let kept = match &self.seen {
+            Ok(kept) => *kept,
+            Err(broken) => return Ok(Err(broken.clone())),
+        };
         let transaction = self.connection.unchecked_transaction().map_err(sqlite(&self.path))?;
         let anchor = self.anchor()?;
         let most = last(&transaction).map_err(sqlite(&self.path))?.seq;

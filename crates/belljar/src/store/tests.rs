@@ -6,21 +6,21 @@ use super::*;
 use crate::audit::chain::Damage;
 
 /// A state directory that goes with the test.
-struct Place(PathBuf);
+pub(super) struct Place(pub PathBuf);
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("belljar-store-{}-{number}", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 
-    fn open(&self) -> Store {
+    pub(super) fn open(&self) -> Store {
         Store::open(&self.0, 1).unwrap()
     }
 
-    fn with(runs: u64) -> Self {
+    pub(super) fn with(runs: u64) -> Self {
         let place = Self::new();
         let mut store = place.open();
         for run in 0..runs {
@@ -30,7 +30,7 @@ impl Place {
     }
 
     /// As somebody with the file in their hands would.
-    fn by_hand(&self, sql: &str) {
+    pub(super) fn by_hand(&self, sql: &str) {
         let connection = Connection::open(self.0.join(FILE)).unwrap();
         assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
     }
@@ -56,7 +56,7 @@ fn entry(kind: &str, run: u64) -> Entry {
     }
 }
 
-fn run_of(run: u64) -> Vec<Append> {
+pub(super) fn run_of(run: u64) -> Vec<Append> {
     vec![
         Append { entry: entry("start", run), run_is: RunIs::Begun { engine: "e".into() } },
         Append { entry: entry("end", run), run_is: RunIs::Ended },

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 /// What is recorded, and where.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AuditArgs {
-    /// Record what is run. `serve` does so by itself; `run` and `batch` when a state directory is named, too
+    /// Record what is run, whatever BELLJAR_AUDIT says; without it that is done unless there is no home
     #[arg(long, conflicts_with = "no_audit")]
     pub audit: bool,
 

@@ -20,35 +20,38 @@ use crate::render;
 /// The exit code for a trail that is not as it was written.
 const DAMAGED: u8 = 1;
 
-/// Whether a command records without being told to.
+/// What kind of engine records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unasked {
-    /// A server: its runs are many people's.
-    Records,
-    /// A run on its own, for which opening the trail would be a good part of its time.
-    DoesNot,
+pub(crate) enum Recorder {
+    /// A server: its runs are many people's, so it records or does not start.
+    Server,
+    /// One that runs many programs and is gone.
+    Batch,
+    /// One that runs one, for which opening the trail would be a good part of its time.
+    Lone,
 }
 
 /// What to record, by flags and environment.
-pub(crate) fn config(args: &AuditArgs, unasked: Unasked) -> Result<Option<AuditConfig>, Error> {
+pub(crate) fn config(args: &AuditArgs, by: Recorder) -> Result<Option<AuditConfig>, Error> {
     let word = std::env::var(places::AUDIT_VARIABLE).unwrap_or_default();
     let named = args.state.is_some() || std::env::var_os(places::STATE_VARIABLE).is_some();
     let asked = args.audit || args.audit_digests || named || !word.is_empty();
-    if unasked == Unasked::DoesNot && !asked {
-        return Ok(None);
-    }
     let bodies = match (args.no_audit, args.audit_digests, word.as_str()) {
         (true, _, _) => return Ok(None),
         (_, true, _) | (_, _, "digests") => Bodies::Digests,
-        (_, _, "off") => return Ok(None),
-        (_, _, "" | "on") => Bodies::Kept,
+        (_, _, "off") if !args.audit => return Ok(None),
+        (_, _, "" | "on" | "off") => Bodies::Kept,
         (_, _, other) => {
             let reason = format!("is \"{other}\": on, digests or off");
             return Err(SpecError::new(places::AUDIT_VARIABLE, reason).into());
         }
     };
-    let directory = directory(args.state.as_deref())?;
-    Ok(Some(AuditConfig { directory, bodies }))
+    let directory = match directory(args.state.as_deref()) {
+        // A user without a home, who did not ask for records, has no place for them.
+        Err(_) if by != Recorder::Server && !asked => return Ok(None),
+        directory => directory?,
+    };
+    Ok(Some(AuditConfig { directory, bodies, spooled: by == Recorder::Lone }))
 }
 
 /// The state directory: as told, or where this user's is.
@@ -133,7 +136,7 @@ pub(crate) fn audit(command: Audit) -> u8 {
 
 /// The trail of a state directory, for reading.
 pub(crate) fn open(state: Option<&Path>) -> Result<Store, Trouble> {
-    Ok(Store::read(&directory(state)?)?)
+    Ok(audit::open(&directory(state)?)?)
 }
 
 /// One run of it.

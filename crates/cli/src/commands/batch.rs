@@ -11,7 +11,7 @@ use belljar::{Budget, Config, Engine, Error, RunRequest, SpecError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::mpsc;
 
-use super::audit::Unasked;
+use super::audit::Recorder;
 use crate::args::Batch;
 use crate::render;
 
@@ -28,7 +28,7 @@ pub(crate) async fn batch(args: Batch) -> u8 {
 async fn carry_out(args: Batch) -> Result<u8, Error> {
     let total = count_lines(&args.file)?;
     let requests = read_requests(&args.file)?;
-    let audit = super::audit::config(&args.audit, Unasked::DoesNot)?;
+    let audit = super::audit::config(&args.audit, Recorder::Batch)?;
     let engine = Arc::new(Engine::open(Config { audit, ..Config::default() })?);
     let progress = progress(total, args.quiet);
     let mut worst = 0;

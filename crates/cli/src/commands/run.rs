@@ -10,7 +10,7 @@ use belljar::{
 };
 use serde::Serialize;
 
-use super::audit::Unasked;
+use super::audit::Recorder;
 use crate::args::{LimitArgs, Run};
 use crate::output;
 use crate::remote::{self, Failure};
@@ -19,7 +19,7 @@ use crate::render::{self, Live};
 pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
     let (as_json, quiet, record) = (args.json, args.quiet, args.record);
     match carry_out(args, ahead).await {
-        Ok((outcome, copied, request)) => {
+        Ok(Done { outcome, copied, request, recorded }) => {
             let mut code = render::exit_code(&outcome);
             if as_json {
                 let printed = match request.filter(|_| record) {
@@ -28,7 +28,9 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
                 };
                 code = if printed == 0 { code } else { printed };
             } else if !quiet {
-                let words = render::tried(&outcome).into_iter().chain(render::summary(&outcome));
+                let tried = render::tried(&outcome);
+                let more = (recorded && !tried.is_empty()).then(|| render::explained(&outcome));
+                let words = tried.into_iter().chain(more).chain(render::summary(&outcome));
                 for line in words.chain(render::advice(&outcome)) {
                     render::trouble(&line, 0);
                 }
@@ -50,6 +52,15 @@ pub(crate) async fn run(args: Run, ahead: Option<Ahead>) -> u8 {
     }
 }
 
+/// A run that came to its end.
+struct Done {
+    outcome: Outcome,
+    copied: Option<CopiedOut>,
+    request: Option<RunRequest>,
+    /// By us, in the audit trail of this user.
+    recorded: bool,
+}
+
 /// A recorded run with what was asked, so that it can be run again (`belljar policy learn`).
 #[derive(Serialize)]
 struct Recorded<'a> {
@@ -58,14 +69,13 @@ struct Recorded<'a> {
     request: RunRequest,
 }
 
-async fn carry_out(
-    args: Run,
-    ahead: Option<Ahead>,
-) -> Result<(Outcome, Option<CopiedOut>, Option<RunRequest>), Failure> {
+async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<Done, Failure> {
     let fault = args.fault.as_deref().map(parse_fault).transpose()?;
     let (recorded, screen_rules) = (args.audit.clone(), args.screen_rules.clone());
+    // Where `explain` looks by itself.
+    let recorded_here = args.audit.state.is_none();
     let open = || {
-        let audit = super::audit::config(&recorded, Unasked::DoesNot)?;
+        let audit = super::audit::config(&recorded, Recorder::Lone)?;
         let engine = Engine::open(Config { fault, audit, screen_rules, ..Config::default() })?;
         Ok::<_, Error>(match ahead {
             Some(ahead) => engine.with_keeper(ahead),
@@ -78,7 +88,8 @@ async fn carry_out(
             let request = request(args)?;
             if let Some(sent) = server.takes(&request)? {
                 let outcome = elsewhere(server, sent, as_json, raw).await?;
-                return Ok((outcome, None, Some(request)));
+                let request = Some(request);
+                return Ok(Done { outcome, copied: None, request, recorded: false });
             }
             (open()?, request)
         }
@@ -112,7 +123,7 @@ async fn carry_out(
     for skipped in copied.iter().flat_map(|one| &one.skipped).filter(|_| !quiet) {
         render::trouble(&format!("not copied out: {} ({})", skipped.path, skipped.reason), 0);
     }
-    Ok((outcome, copied, asked))
+    Ok(Done { outcome, copied, request: asked, recorded: recorded_here && engine.records() })
 }
 
 /// The same by a server. Whoever interrupts us closes the connection, and the server ends the run.
@@ -263,7 +274,7 @@ pub(super) fn text(
 /// Standard input travels in the request; more than this belongs in a file.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
 
-fn read_stdin(path: &Path) -> Result<Data, SpecError> {
+pub(super) fn read_stdin(path: &Path) -> Result<Data, SpecError> {
     let wrong = |reason: String| SpecError::new("stdin", format!("{}: {reason}", path.display()));
     let source: Box<dyn Read> = if path == Path::new("-") {
         Box::new(std::io::stdin())
@@ -280,7 +291,7 @@ fn read_stdin(path: &Path) -> Result<Data, SpecError> {
     Ok(bytes.into())
 }
 
-fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, SpecError> {
+pub(super) fn pairs(field: &str, given: &[String]) -> Result<BTreeMap<String, String>, SpecError> {
     given
         .iter()
         .map(|pair| {

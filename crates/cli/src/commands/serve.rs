@@ -7,7 +7,7 @@ use belljar::{Config, PoolConfig};
 use belljar_evolve::ProposerSpec;
 use belljar_server::{LimitOptions, Listening, Options};
 
-use super::audit::Unasked;
+use super::audit::Recorder;
 use crate::args::Serve;
 use crate::render;
 
@@ -33,7 +33,7 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         Ok(found) => found.unwrap_or_default(),
         Err(error) => return render::trouble(&error.to_string(), render::BAD_REQUEST),
     };
-    let audit = match super::audit::config(&args.audit, Unasked::Records) {
+    let audit = match super::audit::config(&args.audit, Recorder::Server) {
         Ok(audit) => audit,
         Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
     };

@@ -4,10 +4,12 @@
 //! code, and what larger clients add (redirects, cookies, pools, proxies found in the environment) are ways for a
 //! key to go where nobody meant it to.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use belljar::SpecError;
+use belljar::secrets::{Secret, SecretSource};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -18,11 +20,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::wire::{Bad, Dialect, Reply, message_of};
-use super::{Answer, Ask, Endpoint, Key, MAX_ANSWER_BYTES, NoAnswer};
+use super::{Answer, Ask, Endpoint, MAX_ANSWER_BYTES, NoAnswer};
 use crate::chance::Chance;
 use crate::step::Usage;
 
@@ -62,7 +65,7 @@ impl Target {
         };
         let authority = uri.authority().ok_or_else(|| told("which names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(told("which holds a password: keys come from the environment, by key_env"));
+            return Err(told("which holds a password: keys come by key_env, or by secret"));
         }
         if uri.query().is_some() {
             return Err(told("which has a query: only a path is added to"));
@@ -70,7 +73,7 @@ impl Target {
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         let loopback = host == "localhost"
             || host.parse().is_ok_and(|one: std::net::IpAddr| one.is_loopback());
-        let has_key = !key_env(endpoint, dialect).is_empty();
+        let has_key = key_source(endpoint, dialect).is_some();
         if !secure && !loopback && has_key {
             return Err(told("which would carry the key in the open: use https://"));
         }
@@ -84,13 +87,19 @@ impl Target {
     }
 }
 
-fn key_env(endpoint: &Endpoint, dialect: Dialect) -> &str {
-    match (&endpoint.key_env, &endpoint.url) {
+/// Where its key is to be found, and the field that says so.
+fn key_source(endpoint: &Endpoint, dialect: Dialect) -> Option<(String, SecretSource)> {
+    if let Some(source) = &endpoint.secret_source {
+        let name = endpoint.secret.as_deref().unwrap_or("key");
+        return Some((format!("secrets.{name}"), source.clone()));
+    }
+    let name = match (&endpoint.key_env, &endpoint.url) {
         (Some(name), _) => name,
         // Somewhere else than at the vendor's, its key is not to be given away unasked.
         (None, Some(_)) => "",
         (None, None) => dialect.default_key_env(),
-    }
+    };
+    (!name.is_empty()).then(|| ("proposer.key_env".to_owned(), SecretSource::variable(name)))
 }
 
 /// An endpoint that can be asked.
@@ -99,7 +108,7 @@ pub(crate) struct Client {
     endpoint: Endpoint,
     dialect: Dialect,
     target: Target,
-    key: Option<Key>,
+    key: Option<Secret>,
     tls: Option<Arc<ClientConfig>>,
 }
 
@@ -113,9 +122,17 @@ enum Try {
 impl Client {
     pub(super) fn open(endpoint: &Endpoint, dialect: Dialect) -> Result<Self, SpecError> {
         let target = Target::new(endpoint, dialect)?;
-        let name = key_env(endpoint, dialect);
-        let key = if name.is_empty() { None } else { Some(Key::of_variable(name)?) };
-        let tls = if target.secure { Some(trust()?) } else { None };
+        let source = key_source(endpoint, dialect);
+        let key = source.map(|(field, source)| {
+            let named = endpoint.secret_source.is_some();
+            // A variable that was named without a table is told by the field that names it.
+            source.resolve(&field).map_err(|error| match named {
+                true => error,
+                false => SpecError::new(field, error.reason),
+            })
+        });
+        let key = key.transpose()?;
+        let tls = target.secure.then(|| trust(endpoint.ca_file.as_deref())).transpose()?;
         Ok(Self { endpoint: endpoint.clone(), dialect, target, key, tls })
     }
 
@@ -193,7 +210,7 @@ impl Client {
         let mut request = Request::post(&target.path)
             .header(HOST, &target.authority)
             .header(CONTENT_TYPE, "application/json");
-        for (name, value) in self.dialect.headers(self.key.as_ref().map(|key| key.0.as_str())) {
+        for (name, value) in self.dialect.headers(self.key.as_ref().map(Secret::reveal)) {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
@@ -294,12 +311,25 @@ fn add(to: &mut Usage, more: &Usage) {
     to.output_tokens += more.output_tokens;
 }
 
-/// Trusts whom this host trusts.
-fn trust() -> Result<Arc<ClientConfig>, SpecError> {
+/// Trusts whom this host trusts, or whom a file of certificates names.
+fn trust(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, SpecError> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = ca_file {
+        let told = |why: &dyn std::fmt::Display| {
+            SpecError::new("proposer.ca_file", format!("{}: {why}", path.display()))
+        };
+        for one in CertificateDer::pem_file_iter(path).map_err(|error| told(&error))? {
+            let one = one.map_err(|error| told(&error))?;
+            roots.add(one).map_err(|error| told(&error))?;
+        }
+        if roots.is_empty() {
+            return Err(told(&"holds no certificate: it must be PEM"));
+        }
+    } else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
     if roots.is_empty() {
-        let reason = "begins with https://, and this host trusts nobody: install ca-certificates";
+        let reason = "begins with https://, and this host trusts nobody: install ca-certificates, or give ca_file";
         return Err(SpecError::new("proposer.url", reason));
     }
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
@@ -336,10 +366,11 @@ mod tests {
     #[test]
     fn the_vendors_key_goes_to_the_vendor_only() {
         let elsewhere = endpoint("https://models.example/v1", None);
-        assert_eq!(key_env(&elsewhere, Dialect::Openai), "");
+        assert_eq!(key_source(&elsewhere, Dialect::Openai), None);
         let vendor = Endpoint { url: None, ..elsewhere };
-        assert_eq!(key_env(&vendor, Dialect::Openai), "OPENAI_API_KEY");
-        assert_eq!(key_env(&vendor, Dialect::Ollama), "");
+        let (_, source) = key_source(&vendor, Dialect::Openai).unwrap();
+        assert_eq!(source, SecretSource::variable("OPENAI_API_KEY"));
+        assert_eq!(key_source(&vendor, Dialect::Ollama), None);
     }
 
     #[test]

@@ -133,10 +133,8 @@ impl Keeper {
             let sender = received.sender.map_or(0, |pid| pid.as_raw_nonzero().get());
             let note = Note::from_bytes(&bytes[..received.length]);
             match note {
-                Some(Note::Covers) => {
-                    self.covers = received.fds;
-                    return Ok(None);
-                }
+                // Our own code's; nobody is told.
+                Some(Note::Touched(_)) => return Ok(None),
                 Some(Note::Ready(_)) => self.listen(received.fds.into_iter().next()),
                 _ => {}
             }
@@ -190,7 +188,7 @@ impl Heard {
             // The payload died before it was the program.
             Self::Note(Note::Ended(_), _) | Self::Death => Stopped::new(step, Errno::CHILD),
             Self::Note(
-                Note::Ready(_) | Note::Placed | Note::Covers | Note::Standing | Note::Arrived,
+                Note::Ready(_) | Note::Placed | Note::Touched(_) | Note::Standing | Note::Arrived,
                 _,
             )
             | Self::Gate => Stopped::new(step, Errno::PROTO),

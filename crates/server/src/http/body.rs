@@ -17,8 +17,27 @@ const BODY_LIMIT: Duration = Duration::from_secs(30);
 
 /// The body as JSON. A mistake is told with the path of the field.
 pub(crate) async fn json<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
+    parse(&read(request.into_body()).await?)
+}
+
+/// The same where nothing need be said.
+pub(crate) async fn json_or_default<T: DeserializeOwned + Default>(
+    request: Request,
+) -> Result<T, Problem> {
+    json_or(request, T::default).await
+}
+
+/// The same with something else for an empty body.
+pub(crate) async fn json_or<T: DeserializeOwned>(
+    request: Request,
+    empty: impl FnOnce() -> T,
+) -> Result<T, Problem> {
     let bytes = read(request.into_body()).await?;
-    let mut reader = serde_json::Deserializer::from_slice(&bytes);
+    if bytes.is_empty() { Ok(empty()) } else { parse(&bytes) }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "body" } else { path.as_str() };
@@ -34,6 +53,32 @@ pub(crate) async fn json<T: DeserializeOwned>(request: Request) -> Result<T, Pro
 pub(crate) async fn text(request: Request) -> Result<String, Problem> {
     let bytes = read(request.into_body()).await?;
     String::from_utf8(bytes.into()).map_err(|_| Problem::field("body", "is not UTF-8 text"))
+}
+
+/// The body as it is.
+pub(crate) async fn bytes(request: Request) -> Result<Bytes, Problem> {
+    read(request.into_body()).await
+}
+
+/// The next piece of a body of any length: it must come within the time that a whole short one has. Nothing at the end.
+pub(crate) async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Problem> {
+    loop {
+        let Ok(frame) = tokio::time::timeout(BODY_LIMIT, body.frame()).await else {
+            let detail = format!("nothing more came for {} s", BODY_LIMIT.as_secs());
+            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", detail));
+        };
+        match frame {
+            None => return Ok(None),
+            Some(Err(error)) => {
+                return Err(Problem::field("body", &format!("could not be read: {error}")));
+            }
+            Some(Ok(frame)) => {
+                if let Ok(piece) = frame.into_data() {
+                    return Ok(Some(piece));
+                }
+            }
+        }
+    }
 }
 
 async fn read(body: Body) -> Result<Bytes, Problem> {

@@ -29,6 +29,11 @@ impl Format {
         known.next().map_or(Self::Json, |(_, format)| format)
     }
 
+    /// The same for what is always a stream: lines for those who ask for no other.
+    pub(crate) fn of_stream(headers: &HeaderMap) -> Self {
+        if Self::of(headers) == Self::Events { Self::Events } else { Self::Lines }
+    }
+
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Json => JSON,

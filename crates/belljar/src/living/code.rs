@@ -1,0 +1,107 @@
+//! Code in the contexts of a sandbox. Which contexts there are is kept beside its execs, so that the next server speaks
+//! with them again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Sandboxes;
+use super::contexts::{Contexts, Saved, Settings};
+use super::slot::{Lines, Slot};
+use super::store;
+use crate::model::error::Error;
+use crate::model::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo, ExecState};
+use crate::native::living::{self, Living};
+
+const FILE: &str = "contexts.json";
+
+impl Sandboxes {
+    /// Runs code in a context; `sink` hears of it as it happens.
+    pub async fn code(
+        &self,
+        name: &str,
+        request: CodeRequest,
+        sink: &mut (dyn FnMut(CodeEvent) + Send),
+    ) -> Result<CodeResult, Error> {
+        let (slot, lines) = self.contexts_of(name).await?;
+        let result = lines.contexts.run(request, sink).await;
+        keep(&slot, &lines).await?;
+        result
+    }
+
+    pub async fn contexts(&self, name: &str) -> Result<Vec<ContextInfo>, Error> {
+        let (_, slot) = self.find(name)?;
+        Ok(slot.lines().await?.map(|lines| lines.contexts.list()).unwrap_or_default())
+    }
+
+    pub async fn create_context(
+        &self,
+        name: &str,
+        language: Option<String>,
+        cwd: Option<PathBuf>,
+        env: BTreeMap<String, String>,
+    ) -> Result<ContextInfo, Error> {
+        let (slot, lines) = self.contexts_of(name).await?;
+        let made = lines.contexts.create(language.as_deref(), cwd, env).await?;
+        keep(&slot, &lines).await?;
+        Ok(made)
+    }
+
+    /// Interrupts what a context runs; its variables stay.
+    pub async fn interrupt_context(&self, name: &str, id: &str) -> Result<(), Error> {
+        let (_, lines) = self.contexts_of(name).await?;
+        lines.contexts.interrupt(id).map(drop)
+    }
+
+    /// Begins a context anew, without its variables.
+    pub async fn restart_context(&self, name: &str, id: &str) -> Result<(), Error> {
+        let (slot, lines) = self.contexts_of(name).await?;
+        lines.contexts.restart(id).await?;
+        keep(&slot, &lines).await
+    }
+
+    pub async fn remove_context(&self, name: &str, id: &str) -> Result<(), Error> {
+        let (slot, lines) = self.contexts_of(name).await?;
+        lines.contexts.remove(id).await?;
+        keep(&slot, &lines).await
+    }
+
+    async fn contexts_of(&self, name: &str) -> Result<(Arc<Slot>, Lines), Error> {
+        let (_, lines) = self.lines(name).await?;
+        let (_, slot) = self.find(name)?;
+        Ok((slot, lines))
+    }
+}
+
+/// Writes down which contexts there are.
+async fn keep(slot: &Slot, lines: &Lines) -> Result<(), Error> {
+    let (directory, saved) = (slot.directory.clone(), lines.contexts.saved());
+    super::blocking(move || {
+        let text = serde_json::to_vec(&saved).map_err(std::io::Error::from);
+        let text = text.map_err(Error::backend("write down the contexts of a sandbox"))?;
+        Ok(store::replace(&directory, FILE, &text)?)
+    })
+    .await
+}
+
+/// The contexts of a sandbox that has just been raised, or found: those of before, if they still run.
+pub(super) async fn contexts_of(living: &Arc<Living>, directory: &Path) -> Result<Contexts, Error> {
+    let contexts = Contexts::new(Arc::new(Arc::clone(living)), Settings::default());
+    let text = match std::fs::read(directory.join(FILE)) {
+        Ok(text) => text,
+        Err(_) => return Ok(contexts), // none were made yet
+    };
+    let saved: Vec<Saved> = serde_json::from_slice(&text).unwrap_or_default();
+    let execs = living::records(directory, "", true)
+        .map_err(Error::backend("read what runs in a sandbox"))?;
+    let reach = |id: &str| {
+        let running = |exec: &&crate::model::sandbox::ExecInfo| {
+            exec.id == id && exec.state == ExecState::Running
+        };
+        execs.iter().find(running).map(|exec| [exec.stdout_bytes, exec.stderr_bytes])
+    };
+    // One whose program has ended with the sandbox is none any more.
+    let alive = saved.into_iter().filter(|one| one.exec.as_deref().and_then(reach).is_some());
+    contexts.adopt(alive.collect(), reach).await?;
+    Ok(contexts)
+}

@@ -1,0 +1,422 @@
+//! From `create` to `remove`: the states of a sandbox, and what leads from one to another.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Sandboxes;
+use std::os::unix::fs::DirBuilderExt;
+
+use belljar_jail::living::talk::EndReason;
+use belljar_jail::plan::Tree;
+
+use super::slot::{Lines, Slot};
+use super::store::{self, Ground, Name, NewSandbox, Record};
+use crate::model::error::{Error, SpecError};
+use crate::model::sandbox::{SandboxInfo, SandboxRequest, SandboxState, WorkspaceMode};
+use crate::native::living::{self, DiskBound, Raise, Shared};
+
+/// Whether something may be ended that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    No,
+    Yes,
+}
+
+impl Sandboxes {
+    /// Makes a sandbox and starts it. One that cannot be started is not left behind.
+    pub async fn create(&self, request: SandboxRequest) -> Result<SandboxInfo, Error> {
+        living::spec(&request)?;
+        check(&request)?;
+        let name = request.name.as_deref().map(Name::new).transpose()?;
+        let new = NewSandbox { name, request, owner: None };
+        let record = self.stored(move |store| store.create(new)).await?;
+        let slot = self.slot(&record.id);
+        let _turn = slot.turn.lock().await;
+        if let Err(error) = self.raise(&record, &slot).await {
+            self.forget(&record).await?;
+            return Err(error);
+        }
+        self.told(&record.id).await
+    }
+
+    pub async fn info(&self, name: &str) -> Result<SandboxInfo, Error> {
+        let (record, _) = self.find(name)?;
+        self.told(&record.id).await
+    }
+
+    /// Those with this label and in this state, by name.
+    pub async fn list(
+        &self,
+        label: Option<(&str, &str)>,
+        state: Option<SandboxState>,
+    ) -> Result<Vec<SandboxInfo>, Error> {
+        let mut all = Vec::new();
+        for record in self.store.list() {
+            let labelled = |(name, value): (&str, &str)| {
+                record.request.labels.get(name).is_some_and(|found| found == value)
+            };
+            if !label.is_none_or(labelled) {
+                continue;
+            }
+            match self.told(&record.id).await {
+                Ok(info) if state.is_none_or(|state| info.state == state) => all.push(info),
+                // Of another state, or removed meanwhile.
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(all)
+    }
+
+    pub async fn start(&self, name: &str) -> Result<SandboxInfo, Error> {
+        let (_, slot) = self.find(name)?;
+        let _turn = slot.turn.lock().await;
+        let record = self.in_step(&slot).await?;
+        match record.state {
+            SandboxState::Created | SandboxState::Stopped | SandboxState::Failed => {}
+            SandboxState::Running | SandboxState::Paused | SandboxState::Removing => {
+                return Err(conflict(&record, "start", "it is not stopped"));
+            }
+        }
+        self.raise(&record, &slot).await?;
+        self.told(&record.id).await
+    }
+
+    /// Ends what runs in it, in order; its files stay.
+    pub async fn stop(&self, name: &str, grace: Duration) -> Result<SandboxInfo, Error> {
+        self.end(name, "stop", Some(grace)).await
+    }
+
+    /// The same at once.
+    pub async fn kill(&self, name: &str) -> Result<SandboxInfo, Error> {
+        self.end(name, "kill", None).await
+    }
+
+    async fn end(
+        &self,
+        name: &str,
+        verb: &str,
+        grace: Option<Duration>,
+    ) -> Result<SandboxInfo, Error> {
+        let (_, slot) = self.find(name)?;
+        let _turn = slot.turn.lock().await;
+        let record = self.in_step(&slot).await?;
+        let Some(lines) = slot.lines().await? else {
+            return Err(conflict(&record, verb, "nothing of it runs"));
+        };
+        self.fell(&record, &slot, &lines, grace).await?;
+        self.told(&record.id).await
+    }
+
+    /// Ends it, for good or for a moment.
+    pub(super) async fn fell(
+        &self,
+        record: &Record,
+        slot: &Arc<Slot>,
+        lines: &Lines,
+        grace: Option<Duration>,
+    ) -> Result<(), Error> {
+        match grace {
+            Some(grace) => lines.living.stop(grace).await?,
+            None => lines.living.kill().await?,
+        }
+        slot.fell();
+        self.set_state(&record.id, SandboxState::Stopped, None).await
+    }
+
+    pub async fn pause(&self, name: &str) -> Result<SandboxInfo, Error> {
+        let (_, slot) = self.find(name)?;
+        let _turn = slot.turn.lock().await;
+        let record = self.in_step(&slot).await?;
+        match (record.state, slot.lines().await?) {
+            (SandboxState::Running, Some(lines)) => lines.living.freeze().await?,
+            _ => return Err(conflict(&record, "pause", "it is not running")),
+        }
+        self.set_state(&record.id, SandboxState::Paused, None).await?;
+        self.told(&record.id).await
+    }
+
+    pub async fn resume(&self, name: &str) -> Result<SandboxInfo, Error> {
+        let (_, slot) = self.find(name)?;
+        let _turn = slot.turn.lock().await;
+        let record = self.in_step(&slot).await?;
+        match (record.state, slot.lines().await?) {
+            (SandboxState::Paused, Some(lines)) => lines.living.thaw().await?,
+            _ => return Err(conflict(&record, "resume", "it is not paused")),
+        }
+        self.set_state(&record.id, SandboxState::Running, None).await?;
+        self.told(&record.id).await
+    }
+
+    /// Removes it with all its files.
+    pub async fn remove(&self, name: &str, force: Force) -> Result<(), Error> {
+        let (_, slot) = self.find(name)?;
+        let _turn = slot.turn.lock().await;
+        let record = self.in_step(&slot).await?;
+        if let Some(lines) = slot.lines().await? {
+            if force == Force::No {
+                return Err(conflict(&record, "rm", "it is running: stop it first, or --force"));
+            }
+            self.fell(&record, &slot, &lines, None).await?;
+        }
+        self.forget(&record).await
+    }
+
+    /// Takes a sandbox out of the store, for good.
+    pub(super) async fn forget(&self, record: &Record) -> Result<(), Error> {
+        let id = record.id.clone();
+        self.stored(move |store| store.remove(&id)).await?;
+        self.forget_slot(&record.id);
+        Ok(())
+    }
+
+    pub(super) fn forget_slot(&self, id: &str) {
+        self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(id);
+    }
+
+    /// Stands a sandbox up on its files. What goes wrong is kept in its record.
+    pub(super) async fn raise(&self, record: &Record, slot: &Arc<Slot>) -> Result<Lines, Error> {
+        let raised = self.try_raise(record, slot).await;
+        match &raised {
+            Ok(_) => self.set_state(&record.id, SandboxState::Running, None).await?,
+            Err(error) => {
+                let told = Some(error.to_string());
+                self.set_state(&record.id, SandboxState::Failed, told).await?;
+            }
+        }
+        raised
+    }
+
+    async fn try_raise(&self, record: &Record, slot: &Arc<Slot>) -> Result<Lines, Error> {
+        let stood = record.clone();
+        let (attached, trees) = self
+            .stored(move |store| {
+                let attached = store.attach(&stood)?;
+                Ok((attached, store.trees(&stood)))
+            })
+            .await?;
+        let trees: Vec<Tree> = trees.into_iter().map(tree).collect();
+        let owner = (record.uid, record.gid);
+        for tree in &trees {
+            living::furnish_upper(tree, owner).map_err(Error::backend("make a sandbox's files"))?;
+        }
+        let disk = match record.ground {
+            Ground::Image => DiskBound::FileSystem(self.store.mounted(record)),
+            Ground::Directory => DiskBound::Measured,
+        };
+        let request = &record.request;
+        let raise = Raise {
+            id: record.id.clone(),
+            name: record.name.to_string(),
+            spec: living::spec(request)?,
+            trees,
+            workspace: self.shared(record)?,
+            write_paths: request.write_paths.clone(),
+            directory: slot.directory.clone(),
+            owner,
+            disk,
+            idle: request.idle_ms.map(Duration::from_millis),
+            expires_at: record.expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms)),
+        };
+        let living = living::raise(&self.engine, raise).await?;
+        // What it stands on is its own by now, whatever becomes of our view of it.
+        drop(attached);
+        slot.stands(living).await
+    }
+
+    /// A directory of the host, or a volume, that is shown as it is.
+    fn shared(&self, record: &Record) -> Result<Option<Shared>, Error> {
+        let Some(workspace) = &record.request.workspace else { return Ok(None) };
+        let writable = workspace.mode == WorkspaceMode::ReadWrite;
+        if let Some(path) = &workspace.path {
+            let copied = workspace.mode == WorkspaceMode::CopyOnWrite;
+            return Ok((!copied).then(|| Shared { path: path.clone(), writable }));
+        }
+        let Some(volume) = &workspace.volume else { return Ok(None) };
+        let path = self.volumes.join(Name::new(volume)?.as_str());
+        let make = || -> std::io::Result<()> {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+            std::os::unix::fs::chown(&path, Some(record.uid), Some(record.gid))
+        };
+        make().map_err(Error::backend("make a volume"))?;
+        Ok(Some(Shared { path, writable }))
+    }
+
+    /// The lines to a sandbox that is to be used: one that was never started is started by its first use.
+    pub(super) async fn lines(&self, name: &str) -> Result<(Record, Lines), Error> {
+        let (record, slot) = self.find(name)?;
+        if record.state == SandboxState::Running
+            && let Some(lines) = slot.lines().await?
+        {
+            return Ok((record, lines));
+        }
+        let _turn = slot.turn.lock().await;
+        let record = self.in_step(&slot).await?;
+        match (record.state, slot.lines().await?) {
+            (SandboxState::Running, Some(lines)) => Ok((record, lines)),
+            (SandboxState::Created, _) => {
+                let lines = self.raise(&record, &slot).await?;
+                Ok((record, lines))
+            }
+            (SandboxState::Paused, _) => {
+                let hint = format!("hint: belljar sandbox resume {}", record.name);
+                Err(conflict(&record, "use", &hint))
+            }
+            (state, _) => {
+                let why = match (&record.error, state) {
+                    (Some(error), SandboxState::Failed) => format!(" ({error})"),
+                    _ => String::new(),
+                };
+                let hint = format!("hint: belljar sandbox start {}{why}", record.name);
+                Err(conflict(&record, "use", &hint))
+            }
+        }
+    }
+
+    /// The record, brought in step with what lives: whoever holds the sandbox's turn may believe it.
+    pub(super) async fn in_step(&self, slot: &Arc<Slot>) -> Result<Record, Error> {
+        let record = self.store.get(&slot.id)?;
+        let stands = slot.lines().await?;
+        let truth = match (record.state, &stands) {
+            (SandboxState::Running | SandboxState::Paused, None) => SandboxState::Stopped,
+            (SandboxState::Created | SandboxState::Stopped | SandboxState::Failed, Some(_)) => {
+                SandboxState::Running
+            }
+            (state, _) => state,
+        };
+        if truth == record.state {
+            return Ok(record);
+        }
+        let error = if stands.is_none() { why_ended(slot) } else { None };
+        self.set_state(&record.id, truth, error).await?;
+        Ok(self.store.get(&slot.id)?)
+    }
+
+    pub(super) async fn set_state(
+        &self,
+        id: &str,
+        state: SandboxState,
+        error: Option<String>,
+    ) -> Result<(), Error> {
+        let id = id.to_owned();
+        let change = move |record: &mut Record| (record.state, record.error) = (state, error);
+        self.stored(move |store| store.update(&id, change).map(drop)).await
+    }
+
+    /// What is known of a sandbox now.
+    pub(super) async fn told(&self, id: &str) -> Result<SandboxInfo, Error> {
+        let slot = self.slot(id);
+        let record = match slot.turn.try_lock() {
+            Ok(_turn) => self.in_step(&slot).await?,
+            // Somebody is changing it: the record says from what.
+            Err(_) => self.store.get(id)?,
+        };
+        let lines = slot.lines().await?;
+        let usage = match &lines {
+            Some(lines) => lines.living.usage().await.ok(),
+            None => None,
+        };
+        let parent = record.parent.as_ref().map(|parent| {
+            self.store.get(parent).map_or_else(|_| parent.clone(), |one| one.name.to_string())
+        });
+        Ok(SandboxInfo {
+            id: record.id,
+            name: record.name.to_string(),
+            state: record.state,
+            image: record.request.image.unwrap_or_else(|| "host".to_owned()),
+            level: record.request.level,
+            labels: record.request.labels,
+            created_at: store::time_text(record.created_ms),
+            expires_at: record.expires_ms.map(store::time_text),
+            error: record.error,
+            parent,
+            usage,
+            receipt: lines.map(|lines| lines.living.receipt().clone()),
+        })
+    }
+
+    /// What is due when the directory is taken over, and from time to time: records brought in step, and what has
+    /// outlived its time removed.
+    pub(super) async fn settle(&self) -> Result<(), Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        for record in self.store.list() {
+            let slot = self.slot(&record.id);
+            let Ok(_turn) = slot.turn.try_lock() else { continue };
+            let record = self.in_step(&slot).await?;
+            let removing = record.state == SandboxState::Removing;
+            if removing || record.expires_ms.is_some_and(|expires| u128::from(expires) <= now) {
+                if let Some(lines) = slot.lines().await? {
+                    self.fell(&record, &slot, &lines, None).await?;
+                }
+                self.forget(&record).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it for ever that what has outlived its time is removed. Run it beside everything else.
+    pub async fn tend(&self) {
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            // What cannot be done now is tried again.
+            self.settle().await.ok();
+        }
+    }
+}
+
+/// How often it is looked for sandboxes that have outlived their time. Their keepers end what runs in them sooner.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// What the keeper said last, if it could.
+fn why_ended(slot: &Arc<Slot>) -> Option<String> {
+    let said = match living::ended(&slot.directory).map(|ended| ended.reason) {
+        Some(EndReason::Stopped | EndReason::Killed) => return None,
+        Some(EndReason::Idle) => "stopped: nothing ran in it for its --idle time",
+        Some(EndReason::Expired) => "stopped: its --ttl is over",
+        Some(EndReason::Lost) => "lost: its first process died",
+        None => "lost: its keeper was killed, or the host was",
+    };
+    Some(said.to_owned())
+}
+
+/// What the Spec of a sandbox does not tell.
+pub(super) fn check(request: &SandboxRequest) -> Result<(), SpecError> {
+    if let Some(image) = request.image.as_deref().filter(|image| *image != "host") {
+        let reason = format!("is {image:?}; this version has the image \"host\" only");
+        return Err(SpecError::new("image", reason));
+    }
+    if let Some(workspace) = &request.workspace {
+        match (&workspace.path, &workspace.volume) {
+            (Some(_), None) => {}
+            (None, Some(_)) if workspace.mode == WorkspaceMode::CopyOnWrite => {
+                let reason = "cannot be copy_on_write with a volume: use read_write or read_only";
+                return Err(SpecError::new("workspace.mode", reason));
+            }
+            (None, Some(volume)) => {
+                Name::new(volume).map_err(|one| SpecError::new("workspace.volume", one.reason))?;
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                let reason = "must have either path or volume";
+                return Err(SpecError::new("workspace", reason));
+            }
+        }
+    }
+    for (field, time) in [("idle_ms", request.idle_ms), ("ttl_ms", request.ttl_ms)] {
+        if time == Some(0) {
+            return Err(SpecError::new(field, "is 0: give at least 1, or leave it out"));
+        }
+    }
+    Ok(())
+}
+
+fn tree(tree: store::Tree) -> Tree {
+    let store::Tree { target, lowers, upper, work } = tree;
+    Tree { target, lowers, upper, work }
+}
+
+pub(super) fn conflict(record: &Record, verb: &str, why: &str) -> Error {
+    let state = serde_json::to_value(record.state).unwrap_or_default();
+    let state = state.as_str().unwrap_or_default().to_owned();
+    Error::Conflict { what: format!("cannot {verb} {}, which is {state}: {why}", record.name) }
+}

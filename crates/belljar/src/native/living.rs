@@ -1,0 +1,278 @@
+//! Living sandboxes from the engine's side: raising one, finding one that stands, and speaking with its keeper.
+//!
+//! [`raise`] starts a keeper that outlives us; [`Living::connect`] finds it again by the socket in its sandbox's
+//! directory. What execs wrote and how they ended is read from files there ([`records`], [`output`]), so it is known
+//! when nothing lives any more, too.
+
+mod begin;
+mod follow;
+mod furnish;
+mod kept;
+mod line;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use belljar_jail::layer::Check;
+use belljar_jail::living::talk::{Answer, Ask, MAX_INPUT_BYTES, Refusal};
+use belljar_jail::plan::Tree;
+
+use crate::engine::Engine;
+use crate::model::error::{Error, SpecError};
+use crate::model::receipt::Receipt;
+use crate::model::sandbox::{ExecRequest, SandboxRequest, SandboxUsage, TerminalSize};
+use crate::model::spec::Spec;
+
+pub use begin::raise;
+pub use follow::Follow;
+pub use furnish::{furnish_base, furnish_upper};
+pub use kept::{ended, events, output, records};
+
+use kept::Raised;
+use line::Line;
+
+/// Input that was not taken is offered again after this.
+const INPUT_AGAIN: Duration = Duration::from_millis(10);
+
+/// What a sandbox is raised from.
+#[derive(Clone, Debug)]
+pub struct Raise {
+    /// Never changes.
+    pub id: String,
+    /// Its host name.
+    pub name: String,
+    /// Level, limits, variables, system calls; see [`spec`].
+    pub spec: Spec,
+    /// Its files: one overlay for `/`, one for `/usr`, perhaps one for `/workspace` (copy-on-write).
+    pub trees: Vec<Tree>,
+    /// A host directory or volume at /workspace, as it is.
+    pub workspace: Option<Shared>,
+    /// Where programs may write; everywhere when empty.
+    pub write_paths: Vec<PathBuf>,
+    /// `STATE/sandboxes/ID`, which exists and is ours alone.
+    pub directory: PathBuf,
+    /// The host id that its files belong to; see [`owner`].
+    pub owner: (u32, u32),
+    pub disk: DiskBound,
+    pub idle: Option<Duration>,
+    pub expires_at: Option<SystemTime>,
+}
+
+/// A host directory that is shown at /workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared {
+    pub path: PathBuf,
+    pub writable: bool,
+}
+
+/// What bounds the files that a sandbox writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskBound {
+    /// The uppers are on a file system of that size, mounted here: full is `ENOSPC`, by the kernel.
+    FileSystem(PathBuf),
+    /// The keeper measures the uppers while something runs.
+    Measured,
+}
+
+/// A sandbox that stands, and the line to its keeper. Dropping it changes nothing: the sandbox goes on.
+#[derive(Clone, Debug)]
+pub struct Living {
+    directory: PathBuf,
+    raised: Raised,
+    receipt: Receipt,
+    line: Line,
+}
+
+/// An exec that was released.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    pub id: String,
+    /// Every layer, as it was found just before the release.
+    pub checks: Vec<Check>,
+}
+
+/// The Spec of a sandbox. Levels without a root of their own have none that could live.
+pub fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
+    begin::spec(request)
+}
+
+/// The host id for files of a sandbox: the caller's own, or for root one of a range that nobody else has. Sandboxes
+/// that share sheets must share `number`.
+pub fn owner(engine: &Engine, number: u32) -> (u32, u32) {
+    super::identity::living_ids(engine.host(), number)
+}
+
+impl Living {
+    /// The keeper of the sandbox in this directory; `None` when none lives.
+    pub async fn connect(directory: &Path) -> Result<Option<Self>, Error> {
+        let Some(line) = Line::open(directory).map_err(Error::backend("reach the sandbox"))? else {
+            return Ok(None);
+        };
+        let (raised, receipt) =
+            kept::raised(directory).map_err(Error::backend("read what is known of the sandbox"))?;
+        Ok(Some(Self { directory: directory.to_owned(), raised, receipt, line }))
+    }
+
+    /// What was verified when it was raised.
+    pub fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// Starts a program; answers when it was released. `id` names it for good ([`crate::execution_id::new_id`]).
+    pub async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Begun, Error> {
+        let order = begin::order(id, request, &self.raised)?;
+        let memory = begin::memory(&order)?;
+        let (answer, _) = self.line.ask(Ask::Exec, &[], Some(&memory)).await?;
+        if let Answer::Failed(failed) = answer {
+            return Err(begin::explain(failed, &order));
+        }
+        let Answer::Begun { checks } = answer else { return Err(unexpected(answer)) };
+        if let Some(data) = &request.stdin {
+            let (living, id, data) = (self.clone(), id.to_owned(), data.0.clone());
+            let keep = request.keep_stdin;
+            // Beside all else: a program that does not read is not waited for.
+            tokio::spawn(async move {
+                let fed = living.input(&id, &data).await;
+                if fed.is_ok() && !keep {
+                    living.close_input(&id).await.ok();
+                }
+            });
+        }
+        Ok(Begun { id: id.to_owned(), checks })
+    }
+
+    /// Writes to an exec's standard input, as its buffer takes it.
+    pub async fn input(&self, exec: &str, data: &[u8]) -> Result<(), Error> {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let now = &rest[..rest.len().min(MAX_INPUT_BYTES)];
+            let ask = Ask::Input { exec: exec.to_owned() };
+            let answer = self.line.ask(ask, now, None).await?.0;
+            let Answer::Taken { bytes } = answer else { return Err(unexpected(answer)) };
+            rest = rest.get(bytes..).ok_or_else(|| unexpected(Answer::Taken { bytes }))?;
+            if bytes < now.len() {
+                tokio::time::sleep(INPUT_AGAIN).await;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn close_input(&self, exec: &str) -> Result<(), Error> {
+        self.done(Ask::CloseInput { exec: exec.to_owned() }).await
+    }
+
+    pub async fn resize(&self, exec: &str, size: TerminalSize) -> Result<(), Error> {
+        let TerminalSize { rows, columns } = size;
+        self.done(Ask::Resize { exec: exec.to_owned(), rows, columns }).await
+    }
+
+    /// Sends a signal to an exec's process group; `SIGKILL` ends its whole tree.
+    pub async fn signal(&self, exec: &str, signal: i32) -> Result<(), Error> {
+        self.done(Ask::Signal { exec: exec.to_owned(), signal }).await
+    }
+
+    /// An exec from these offsets of stdout and stderr on, to its end.
+    pub async fn follow(&self, exec: &str, from: [u64; 2]) -> Result<Follow, Error> {
+        Follow::begin(self, exec, from).await
+    }
+
+    pub async fn usage(&self) -> Result<SandboxUsage, Error> {
+        let used = self.used().await?;
+        Ok(SandboxUsage {
+            memory_bytes: used.memory_bytes,
+            processes: used.processes,
+            cpu_ms: used.cpu_us.map(|micros| micros / 1000),
+            disk_bytes: used.disk_bytes,
+            inodes: used.inodes,
+            execs: used.execs,
+        })
+    }
+
+    /// Whether it is frozen.
+    pub async fn is_frozen(&self) -> Result<bool, Error> {
+        Ok(self.used().await?.frozen)
+    }
+
+    async fn used(&self) -> Result<belljar_jail::living::talk::Usage, Error> {
+        let answer = self.line.ask(Ask::Usage, &[], None).await?.0;
+        let Answer::Usage(used) = answer else { return Err(unexpected(answer)) };
+        Ok(used)
+    }
+
+    pub async fn freeze(&self) -> Result<(), Error> {
+        self.done(Ask::Freeze).await
+    }
+
+    pub async fn thaw(&self) -> Result<(), Error> {
+        self.done(Ask::Thaw).await
+    }
+
+    /// Starts a file agent; the socket is the other end of the one it serves. It ends when that is closed.
+    pub async fn agent(&self) -> Result<OwnedFd, Error> {
+        match self.line.ask(Ask::Agent, &[], None).await? {
+            (Answer::Begun { .. }, Some(socket)) => Ok(socket),
+            (Answer::Failed(failed), _) => Err(begin::explain_agent(failed)),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Says that the sandbox is in use: its idle time begins anew.
+    pub async fn touch(&self) -> Result<(), Error> {
+        self.done(Ask::Touch).await
+    }
+
+    /// SIGTERM to all, SIGKILL after `grace`; answers when nothing of it is left but its files.
+    pub async fn stop(&self, grace: Duration) -> Result<(), Error> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.end(Ask::Stop { grace_ms }).await
+    }
+
+    pub async fn kill(&self) -> Result<(), Error> {
+        self.end(Ask::Kill).await
+    }
+
+    /// A keeper that is gone before it could answer has ended as well.
+    async fn end(&self, ask: Ask) -> Result<(), Error> {
+        match self.done(ask).await {
+            Err(Error::Lost { .. }) => {}
+            result => result?,
+        }
+        self.gone().await;
+        Ok(())
+    }
+
+    async fn done(&self, ask: Ask) -> Result<(), Error> {
+        let answer = self.line.ask(ask, &[], None).await?.0;
+        if matches!(answer, Answer::Done) { Ok(()) } else { Err(unexpected(answer)) }
+    }
+
+    /// Returns when the keeper is gone, however.
+    pub async fn gone(&self) {
+        self.line.gone().await;
+    }
+}
+
+/// An answer that is not the one that was hoped for.
+fn unexpected(answer: Answer) -> Error {
+    match answer {
+        Answer::Refused { why, message } => match why {
+            Refusal::Unknown => SpecError::new("exec", message).into(),
+            Refusal::Full => {
+                Error::Busy { running: belljar_jail::living::talk::MAX_EXECS, waiting: 0 }
+            }
+            Refusal::Frozen | Refusal::Ending => SpecError::new("sandbox", message).into(),
+            Refusal::Wrong => SpecError::new("request", message).into(),
+            Refusal::Unable => {
+                let source = std::io::Error::other(message);
+                Error::Backend { operation: "do that in the sandbox", source }
+            }
+        },
+        Answer::Done
+        | Answer::Begun { .. }
+        | Answer::Failed(_)
+        | Answer::Taken { .. }
+        | Answer::List { .. }
+        | Answer::Usage(_) => Error::Lost { what: "its keeper answered something else" },
+    }
+}

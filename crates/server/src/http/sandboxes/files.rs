@@ -1,0 +1,266 @@
+//! Files of a sandbox: `GET`, `PUT`, `DELETE` on their paths, and whole trees as archives.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use belljar::living::{FileError, FileFault, Files, InsidePath, Position, PutOptions};
+use belljar::sandbox::FileInfo;
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::{only, question, told};
+use crate::http::format::Format;
+use crate::http::lines::{self, Outbox};
+use crate::http::{Server, body, pipe};
+use crate::problem::Problem;
+
+const BYTES: &str = "application/octet-stream";
+const TAR: &str = "application/x-tar";
+/// Given out as one archive at most.
+const MOST_ARCHIVE_BYTES: u64 = 64 << 30;
+
+pub(super) fn routes(
+    router: Router<Arc<Server>>,
+    at: impl Fn(&str) -> String,
+) -> Router<Arc<Server>> {
+    let file = get(read).put(write).post(change).delete(remove);
+    router
+        .route(&at("/files/{*path}"), only(file, "GET, PUT, POST, DELETE"))
+        .route(&at("/tar/{*path}"), only(get(pack).put(unpack), "GET, PUT"))
+        .route(&at("/watch/{*path}"), only(get(watch), "GET"))
+}
+
+/// The files of a sandbox, and the path that a request means in there.
+async fn files(server: &Server, name: &str, path: &str) -> Result<(Files, InsidePath), Problem> {
+    let path = InsidePath::new(format!("/{path}")).map_err(|error| told(error.into()))?;
+    Ok((server.sandboxes.files(name).await.map_err(told)?, path))
+}
+
+/// The one mapping from what is wrong with a file to HTTP.
+fn wrong(error: FileError) -> Problem {
+    let status = match &error.fault {
+        FileFault::NotFound => StatusCode::NOT_FOUND,
+        FileFault::Exists
+        | FileFault::NotDirectory
+        | FileFault::IsDirectory
+        | FileFault::NotEmpty
+        | FileFault::NotRegular
+        | FileFault::Changed
+        | FileFault::OtherFileSystem => StatusCode::CONFLICT,
+        FileFault::Denied | FileFault::ReadOnly => StatusCode::FORBIDDEN,
+        FileFault::Full => StatusCode::INSUFFICIENT_STORAGE,
+        FileFault::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        FileFault::Links | FileFault::NameTooLong | FileFault::TooDeep | FileFault::Refused(_) => {
+            StatusCode::BAD_REQUEST
+        }
+        FileFault::Kernel(_) | FileFault::Agent(_) | FileFault::Ours(_) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+    };
+    Problem::new(status, error.fault.kind(), error.to_string())
+}
+
+/// What `GET` may be asked: what a path is, what is in it, or some of its bytes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reading {
+    #[serde(default)]
+    stat: bool,
+    #[serde(default)]
+    list: bool,
+    #[serde(default)]
+    offset: u64,
+    length: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    entries: Vec<FileInfo>,
+}
+
+async fn read(
+    State(server): State<Arc<Server>>,
+    Path((name, path)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked: Reading = question(&request)?;
+    let (files, path) = files(&server, &name, &path).await?;
+    if asked.stat {
+        return Ok(axum::Json(files.stat(&path).await.map_err(wrong)?).into_response());
+    }
+    if asked.list {
+        let entries = files.list(&path).await.map_err(wrong)?;
+        return Ok(axum::Json(Listing { entries }).into_response());
+    }
+    pipe::answer(BYTES, move |writer| async move {
+        files.read_to(&path, asked.offset, asked.length, writer).await.map_err(wrong)?;
+        Ok(())
+    })
+    .await
+}
+
+/// What `PUT` may be told: permission bits, where to write into a file that is there, whether it may be there.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Writing {
+    /// In decimal: 493 is 0755.
+    mode: Option<u32>,
+    #[serde(default)]
+    append: bool,
+    offset: Option<u64>,
+    #[serde(default)]
+    exclusive: bool,
+}
+
+async fn write(
+    State(server): State<Arc<Server>>,
+    Path((name, path)): Path<(String, String)>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let asked: Writing = question(&request)?;
+    let (files, path) = files(&server, &name, &path).await?;
+    let position = match (asked.append, asked.offset) {
+        (true, Some(_)) => return Err(Problem::field("offset", "and append exclude each other")),
+        (true, None) => Some(Position::End),
+        (false, offset) => offset.map(Position::Offset),
+    };
+    if let Some(position) = position {
+        let bytes = body::bytes(request).await?;
+        files.write_at(&path, position, &bytes).await.map_err(wrong)?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let options = PutOptions { mode: asked.mode, replace: !asked.exclusive, parents: true };
+    pipe::receive(request.into_body(), |reader| async {
+        files.put(&path, reader, options).await.map_err(wrong)
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What `POST` does to a path: one of these.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Changing {
+    /// `directory`, with those above it.
+    make: Option<String>,
+    /// The new path.
+    move_to: Option<String>,
+    #[serde(default)]
+    replace: bool,
+    mode: Option<u32>,
+}
+
+async fn change(
+    State(server): State<Arc<Server>>,
+    Path((name, path)): Path<(String, String)>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let asked: Changing = question(&request)?;
+    let (files, path) = files(&server, &name, &path).await?;
+    match (asked.make.as_deref(), asked.move_to, asked.mode) {
+        (Some("directory"), None, mode) => {
+            files.make_directory(&path, mode.unwrap_or(0o755), true).await.map_err(wrong)?;
+        }
+        (None, Some(to), None) => {
+            let to = InsidePath::new(to).map_err(|error| told(error.into()))?;
+            files.rename(&path, &to, asked.replace).await.map_err(wrong)?;
+        }
+        (None, None, Some(mode)) => files.set_mode(&path, mode).await.map_err(wrong)?,
+        _ => {
+            let reason = "must say one of make=directory, move_to=PATH, mode=BITS";
+            return Err(Problem::field("query", reason));
+        }
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Removing {
+    #[serde(default)]
+    recursive: bool,
+}
+
+async fn remove(
+    State(server): State<Arc<Server>>,
+    Path((name, path)): Path<(String, String)>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let asked: Removing = question(&request)?;
+    let (files, path) = files(&server, &name, &path).await?;
+    files.remove(&path, asked.recursive).await.map_err(wrong)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A file or a tree, as an archive.
+async fn pack(
+    State(server): State<Arc<Server>>,
+    Path((name, path)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let (files, path) = files(&server, &name, &path).await?;
+    pipe::answer(TAR, move |writer| async move {
+        files.download_tar(&path, writer, MOST_ARCHIVE_BYTES).await.map_err(wrong)?;
+        Ok(())
+    })
+    .await
+}
+
+#[derive(Serialize)]
+struct Unpacked {
+    files: u64,
+    directories: u64,
+    links: u64,
+    bytes: u64,
+}
+
+/// Unpacks an archive below a path.
+async fn unpack(
+    State(server): State<Arc<Server>>,
+    Path((name, path)): Path<(String, String)>,
+    request: Request,
+) -> Result<axum::Json<Unpacked>, Problem> {
+    let (files, path) = files(&server, &name, &path).await?;
+    let take = |reader| async { files.upload_tar(reader, &path).await.map_err(wrong) };
+    let done = pipe::receive(request.into_body(), take).await?;
+    let (files, directories) = (done.files, done.directories);
+    Ok(axum::Json(Unpacked { files, directories, links: done.links, bytes: done.bytes }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Watched {
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// What changes below a path, as it changes, until the client goes away.
+async fn watch(
+    State(server): State<Arc<Server>>,
+    Path((name, path)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let asked: Watched = question(&request)?;
+    let format = Format::of_stream(request.headers());
+    let (files, path) = files(&server, &name, &path).await?;
+    let mut watching = files.watch(&path, asked.recursive).await.map_err(wrong)?;
+    let outbox = Outbox::default();
+    let to = outbox.clone();
+    let work = Box::pin(async move {
+        loop {
+            match watching.next().await {
+                Ok(events) => {
+                    for event in &events {
+                        super::execs::tell(format, &mut to.write(), "change", event);
+                    }
+                }
+                Err(error) => {
+                    return super::execs::tell_problem(format, &mut to.write(), &wrong(error));
+                }
+            }
+        }
+    });
+    Ok(lines::answer(format, outbox, work))
+}

@@ -1,0 +1,140 @@
+//! Limits of the sandbox as a whole and of single execs, freezing, and time to live.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use belljar::living_talk::EndReason;
+use belljar::runtime::{ended, events};
+use belljar::sandbox::{ExecRequest, SandboxRequest};
+use belljar::{DiskLimit, LimitsRequest, Verdict};
+use belljar_tests::block_on;
+
+use crate::rig::{House, bash, pause, until};
+
+fn limited(limits: LimitsRequest) -> House {
+    House::with(&SandboxRequest { limits, ..Default::default() }, |_| {})
+}
+
+#[test]
+fn an_exec_that_runs_out_of_memory_is_told_so_and_others_go_on() {
+    let house = limited(LimitsRequest { memory_bytes: Some(64 << 20), ..Default::default() });
+    house.start("other", &bash("sleep 5; echo alive"));
+    let eats = "import sys\nx = bytearray(200 << 20)\nprint(len(x))";
+    let request = ExecRequest {
+        cmd: ["python3", "-c", eats].map(ToOwned::to_owned).to_vec(),
+        ..Default::default()
+    };
+    let came = house.run("eats", &request);
+    assert_eq!(came.end().verdict, Verdict::MemoryLimit { limit_bytes: 64 << 20 }, "{came:?}");
+    assert_eq!(house.wait("other").ok().text(), "alive\n");
+    let fails = house.bash("after", "exit 1");
+    assert_eq!(
+        fails.end().verdict,
+        Verdict::Exited { code: 1 },
+        "an old death is not blamed again"
+    );
+}
+
+#[test]
+fn forks_beyond_the_limit_are_refused() {
+    let house = limited(LimitsRequest { processes: Some(8), ..Default::default() });
+    let came = house.bash("forks", "for i in $(seq 20); do sleep 2 & done; wait");
+    assert!(String::from_utf8_lossy(&came.err).contains("fork"), "{came:?}");
+    house.bash("after", "true").ok();
+}
+
+#[test]
+fn cpu_time_is_counted_over_the_tree_of_an_exec() {
+    let house =
+        limited(LimitsRequest { cpu_ms: Some(700), millicpus: Some(2000), ..Default::default() });
+    let came = house.bash("burns", "(while :; do :; done) & while :; do :; done");
+    assert_eq!(came.end().verdict, Verdict::CpuTimeLimit { limit_ms: 700 }, "{came:?}");
+    house.bash("after", "true").ok();
+}
+
+#[test]
+fn files_beyond_the_disk_limit_end_what_runs_and_can_be_removed() {
+    let house = limited(LimitsRequest { disk_bytes: Some(8 << 20), ..Default::default() });
+    let script = "for i in $(seq 200); do head -c 1000000 /dev/zero > big$i; done; sleep 100";
+    let came = house.bash("fills", script);
+    assert_eq!(came.end().verdict, Verdict::DiskLimit { limit: DiskLimit::DiskBytes }, "{came:?}");
+    house.bash("clears", "rm -f big*; sleep 1; echo cleared").ok();
+    house.bash("after", "sleep 1; head -c 1000000 /dev/zero > small").ok();
+}
+
+#[test]
+fn too_many_files_are_a_limit_too() {
+    let house = limited(LimitsRequest { inodes: Some(200), ..Default::default() });
+    let came = house.bash("makes", "mkdir d; cd d; touch $(seq 400); sleep 100");
+    assert_eq!(came.end().verdict, Verdict::DiskLimit { limit: DiskLimit::Inodes }, "{came:?}");
+}
+
+#[test]
+fn a_frozen_sandbox_does_nothing_and_its_clocks_stand_still() {
+    let house = House::new();
+    let script = "for i in $(seq 1000); do echo $i; sleep 0.02; done";
+    let request = ExecRequest { timeout_ms: Some(4000), ..bash(script) };
+    house.start("counts", &request);
+    until("it counts", || house.info("counts").stdout_bytes > 4);
+    block_on(house.living.freeze()).expect("it freezes");
+    assert!(block_on(house.living.is_frozen()).expect("asked"));
+    pause(Duration::from_millis(100));
+    let before = house.info("counts").stdout_bytes;
+    pause(Duration::from_secs(5));
+    assert_eq!(house.info("counts").stdout_bytes, before);
+    let refused = block_on(house.living.exec("new", &bash("true"))).expect_err("frozen");
+    assert!(refused.to_string().contains("paused"), "{refused}");
+    block_on(house.living.thaw()).expect("it thaws");
+    until("it goes on", || house.info("counts").stdout_bytes > before);
+    let came = house.wait("counts");
+    assert_eq!(came.end().verdict, Verdict::WallTimeLimit { limit_ms: 4000 });
+    house.start("again", &bash("sleep 100"));
+    block_on(house.living.freeze()).expect("it freezes");
+    block_on(house.living.kill()).expect("what is frozen can be killed");
+    assert!(house.again().is_none());
+}
+
+#[test]
+fn an_idle_sandbox_stops_itself_and_one_in_use_does_not() {
+    let house = House::with(&SandboxRequest::default(), |raise| {
+        raise.idle = Some(Duration::from_millis(1500));
+    });
+    house.start("works", &bash("sleep 3; echo done"));
+    assert_eq!(house.wait("works").ok().text(), "done\n");
+    block_on(async {
+        tokio::time::timeout(Duration::from_secs(20), house.living.gone()).await.expect("it goes");
+    });
+    assert!(house.again().is_none());
+    assert_eq!(ended(&house.raise.directory).expect("why").reason, EndReason::Idle);
+}
+
+#[test]
+fn a_sandbox_whose_time_has_come_ends_though_nobody_is_there() {
+    let begun = Instant::now();
+    let house = House::with(&SandboxRequest::default(), |raise| {
+        raise.expires_at = Some(SystemTime::now() + Duration::from_secs(4));
+    });
+    house.start("works", &bash("trap 'echo told; exit 0' TERM; sleep 100 & wait"));
+    block_on(async {
+        tokio::time::timeout(Duration::from_secs(30), house.living.gone()).await.expect("it goes");
+    });
+    assert!(begun.elapsed() >= Duration::from_secs(3));
+    assert_eq!(ended(&house.raise.directory).expect("why").reason, EndReason::Expired);
+    let info = house.info("works");
+    assert_eq!((info.stdout_bytes, info.end.expect("an end").exit_code), (5, Some(0)));
+}
+
+#[test]
+fn a_refused_call_is_an_event_of_its_exec() {
+    let house = House::new();
+    house.bash("tries", "unshare -U true; exit 0");
+    let told = events(&house.raise.directory, "tries").expect("events");
+    assert!(
+        told.iter().any(|one| one
+            .syscall
+            .as_ref()
+            .is_some_and(|call| format!("{call:?}").contains("unshare"))),
+        "{told:?}"
+    );
+    house.bash("quiet", "true").ok();
+    assert_eq!(events(&house.raise.directory, "quiet").expect("events"), []);
+}
