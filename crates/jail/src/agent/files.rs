@@ -64,10 +64,9 @@ impl Handles {
                 let mut flags = OFlags::WRONLY;
                 flags.set(OFlags::CREATE, create);
                 flags.set(OFlags::APPEND, append);
-                // Its name is new on the disk too, then, where the last link leads.
-                let spot = spot.follow_last()?;
-                let above = if create { Some(spot.split()?.0) } else { None };
                 let (file, stat) = open_regular(&spot, flags, mode & PLAIN_MODE)?;
+                // Its name is new on the disk too, then, where the last link leads.
+                let above = if create { Some(spot.follow_last()?.split()?.0) } else { None };
                 if truncate {
                     rustix::fs::ftruncate(&file, 0)?;
                 }
@@ -226,7 +225,7 @@ impl Put {
 }
 
 /// Nobody else's, and known at sight if a killed agent leaves it behind.
-fn name_beside() -> Outcome<String> {
+pub(super) fn name_beside() -> Outcome<String> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(format!(".belljar-{:016x}.part", u64::from_le_bytes(random)))

@@ -4,16 +4,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use belljar_sys::Errno;
-use rustix::fs::{AtFlags, Mode, RawDir, SeekFrom};
+use rustix::fs::{AtFlags, Mode, RawDir, RenameFlags, SeekFrom};
 
+use super::files::name_beside;
 use super::place::{Links, Spot, open_directory};
 use super::wire::{Answer, Fault, MAX_PATH_BYTES, Place};
 use super::{Failed, Outcome};
 
 /// Entries looked at for one question. What is left is asked for again, so that no question takes long.
 const MAX_ENTRIES: u64 = 20_000;
-/// Levels. A program that made so many knows how to take them away.
-const MAX_DEPTH: usize = 200_000;
+/// Levels that are open at once. What lies deeper is moved up first.
+const MAX_OPEN: usize = 32;
 const READ_BYTES: usize = 16 << 10;
 
 /// Takes away a file, an empty directory or, when told so, a tree. A link is taken away itself.
@@ -53,7 +54,8 @@ fn take(at: impl AsFd, name: &[u8]) -> Outcome<Taken> {
     }
 }
 
-/// The way down to where we are. Only the lowest directory is open: there may be many levels.
+/// The way down to where we are, every directory of it open. `..` is never taken: it leads wherever somebody has moved a
+/// directory to, and below a bind mount the kernel goes all the way up for it, again and again while others rename.
 struct Tree {
     levels: Vec<Level>,
     removed: u64,
@@ -62,7 +64,7 @@ struct Tree {
 
 struct Level {
     name: Vec<u8>,
-    id: (u64, u64),
+    directory: OwnedFd,
 }
 
 enum Next {
@@ -75,54 +77,57 @@ enum Next {
 impl Tree {
     /// Whether all of it is gone.
     fn clear(&mut self, above: &OwnedFd, name: Vec<u8>) -> Outcome<bool> {
-        let mut at = self.descend(above, name)?;
-        loop {
-            match self.clear_level(&at)? {
+        let directory = enter(above, &name)?;
+        self.levels.push(Level { name: name.clone(), directory });
+        while let Some(level) = self.levels.pop() {
+            let next = self.clear_level(&level.directory);
+            self.levels.push(level);
+            match next? {
                 Next::Pause => return Ok(false),
-                Next::Down(name) => at = self.descend(&at, name)?,
-                Next::Empty => {
-                    let Some(level) = self.levels.pop() else { return Ok(true) };
-                    let up = self.ascend(&at)?;
-                    match take(up.as_ref().unwrap_or(above), &level.name) {
-                        Ok(Taken::Gone) => self.removed += 1,
-                        // Somebody was quicker, one way or the other.
-                        Ok(Taken::Full) => self.looked += 1,
-                        Err(failed) if is(&failed, Errno::NOENT) => {}
-                        Err(failed) => return Err(failed),
-                    }
-                    match up {
-                        Some(up) => at = up,
-                        None => return Ok(self.is_gone(above, &level.name)),
-                    }
-                }
+                Next::Down(name) => self.descend(name)?,
+                Next::Empty => self.ascend(above)?,
             }
         }
+        let stat = rustix::fs::statat(above, &*name, AtFlags::SYMLINK_NOFOLLOW);
+        Ok(stat.is_err_and(|errno| errno == Errno::NOENT))
     }
 
-    /// Enters a directory, never through a link. One that is closed to its own owner is opened.
-    fn descend(&mut self, at: &OwnedFd, name: Vec<u8>) -> Outcome<OwnedFd> {
-        if self.levels.len() >= MAX_DEPTH {
-            return Err(Fault::TooDeep {}.into());
-        }
-        let opened = match open_directory(at, &name, Links::Refuse) {
-            Err(failed) if is(&failed, Errno::ACCESS) => {
-                let mode = Mode::from_raw_mode(0o700);
-                rustix::fs::chmodat(at, &*name, mode, AtFlags::empty())?;
-                open_directory(at, &name, Links::Refuse)?
-            }
-            opened => opened?,
+    /// Enters a directory of the lowest level, or moves it up to the first one where it is met again.
+    fn descend(&mut self, name: Vec<u8>) -> Outcome<()> {
+        let (Some(top), Some(at)) = (self.levels.first(), self.levels.last()) else {
+            return Ok(());
         };
-        let id = id(&opened)?;
-        self.levels.push(Level { name, id });
-        Ok(opened)
+        let room = self.levels.len() < MAX_OPEN;
+        let entered = if room { enter(&at.directory, &name) } else { Err(Errno::MFILE.into()) };
+        match entered {
+            Ok(directory) => self.levels.push(Level { name, directory }),
+            Err(failed) if is(&failed, Errno::MFILE) && self.levels.len() > 1 => {
+                // Its `..` changes with its place, so it must be writable itself.
+                let mode = Mode::from_raw_mode(0o700);
+                rustix::fs::chmodat(&at.directory, &*name, mode, AtFlags::empty())?;
+                let up = name_beside()?;
+                let flags = RenameFlags::NOREPLACE;
+                rustix::fs::renameat_with(&at.directory, &*name, &top.directory, &*up, flags)?;
+            }
+            // Somebody was quicker.
+            Err(failed) if is(&failed, Errno::NOENT) => {}
+            Err(failed) => return Err(failed),
+        }
+        Ok(())
     }
 
-    /// The directory above, if it is the one that we came from: `None` at the top.
-    fn ascend(&self, at: &OwnedFd) -> Outcome<Option<OwnedFd>> {
-        let Some(expected) = self.levels.last() else { return Ok(None) };
-        let up = open_directory(at, b"..", Links::Refuse)?;
-        // Moved elsewhere meanwhile, `..` leads to what nobody asked us to clear.
-        if id(&up)? == expected.id { Ok(Some(up)) } else { Err(Fault::Changed {}.into()) }
+    /// Leaves the lowest level, which is empty, and takes it away.
+    fn ascend(&mut self, above: &OwnedFd) -> Outcome<()> {
+        let Some(level) = self.levels.pop() else { return Ok(()) };
+        let up = self.levels.last().map_or(above, |level| &level.directory);
+        match take(up, &level.name) {
+            Ok(Taken::Gone) => self.removed += 1,
+            // Filled again: it is met again, or was the first one and is asked for again.
+            Ok(Taken::Full) => self.looked += 1,
+            Err(failed) if is(&failed, Errno::NOENT) => {}
+            Err(failed) => return Err(failed),
+        }
+        Ok(())
     }
 
     /// Takes away what can be taken away here at once.
@@ -165,11 +170,6 @@ impl Tree {
         }
     }
 
-    fn is_gone(&self, above: &OwnedFd, name: &[u8]) -> bool {
-        let stat = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
-        stat.is_err_and(|errno| errno == Errno::NOENT)
-    }
-
     /// Says where it was, below the place that was named, as far as that can be said.
     fn place(&self, failed: Failed) -> Failed {
         let names = self.levels.iter().skip(1).map(|level| &*level.name);
@@ -179,9 +179,15 @@ impl Tree {
     }
 }
 
-fn id(directory: &OwnedFd) -> Outcome<(u64, u64)> {
-    let stat = rustix::fs::fstat(directory)?;
-    Ok((stat.st_dev, stat.st_ino))
+/// Opens a directory, never through a link. One that is closed to its own owner is opened up.
+fn enter(at: &OwnedFd, name: &[u8]) -> Outcome<OwnedFd> {
+    match open_directory(at, name, Links::Refuse) {
+        Err(failed) if is(&failed, Errno::ACCESS) => {
+            rustix::fs::chmodat(at, name, Mode::from_raw_mode(0o700), AtFlags::empty())?;
+            open_directory(at, name, Links::Refuse)
+        }
+        opened => opened,
+    }
 }
 
 fn is(failed: &Failed, errno: Errno) -> bool {

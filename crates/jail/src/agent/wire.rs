@@ -215,12 +215,9 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The kernel's own error.
-    Kernel {
-        errno: u32,
-    },
+    Kernel { errno: u32 },
     /// A FIFO, a socket, a device, or a file of the kernel's that is no file.
     NotRegular {},
-    TooDeep {},
     /// Somebody else moved it meanwhile.
     Changed {},
     /// More files or watches are open than one agent has.
@@ -412,7 +409,7 @@ choice! {
     Kind { 1 File {} 2 Directory {} 3 Symlink {} 4 Other {} }
     How { 1 Read {} 2 Patch { create, truncate, append, mode } 3 Put { replace, mode } }
     Finish { 1 Drop {} 2 Leave {} 3 Sync {} }
-    Fault { 1 Kernel { errno } 2 NotRegular {} 3 TooDeep {} 4 Changed {} 5 TooMany {} }
+    Fault { 1 Kernel { errno } 2 NotRegular {} 3 Changed {} 4 TooMany {} }
     What {
         1 Created {} 2 Written {} 3 Metadata {} 4 Removed {} 5 MovedFrom {} 6 MovedTo {} 7 Overflow {} 8 Gone {}
     }

@@ -39,8 +39,6 @@ pub enum FileFault {
     NameTooLong,
     #[error("is no regular file")]
     NotRegular,
-    #[error("has more levels than can be gone down")]
-    TooDeep,
     #[error("was moved or replaced meanwhile")]
     Changed,
     #[error(
@@ -77,7 +75,6 @@ impl FileFault {
             Self::Links => "links",
             Self::NameTooLong => "name_too_long",
             Self::NotRegular => "not_regular",
-            Self::TooDeep => "too_deep",
             Self::Changed => "changed",
             Self::OtherFileSystem => "other_file_system",
             Self::Refused(_) => "refused",
@@ -98,7 +95,6 @@ impl FileFault {
     pub(super) fn told(fault: Fault) -> Self {
         match fault {
             Fault::NotRegular {} => Self::NotRegular,
-            Fault::TooDeep {} => Self::TooDeep,
             Fault::Changed {} => Self::Changed,
             Fault::TooMany {} => Self::agent("has too much open"),
             Fault::Kernel { errno } => {

@@ -193,7 +193,9 @@ fn attacks(name: &str, outside: &Path) -> Vec<Act> {
         fs::create_dir("/workspace/d").ok();
         fs::write("/workspace/d/secret", "inside").ok();
         symlink(&outside, "/workspace/l").ok();
-        fs::write("/workspace/f", "inside").ok();
+        // By another name first: to write to what is there now could be to wait at a FIFO.
+        fs::write("/workspace/f.new", "inside").ok();
+        fs::rename("/workspace/f.new", "/workspace/f").ok();
         symlink(outside.join("secret"), "/workspace/fl").ok();
         let mode = Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(CWD, "/workspace/fifo", FileType::Fifo, mode, 0).ok();
