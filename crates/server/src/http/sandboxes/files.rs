@@ -53,7 +53,7 @@ fn wrong(error: FileError) -> Problem {
         FileFault::Denied | FileFault::ReadOnly => StatusCode::FORBIDDEN,
         FileFault::Full => StatusCode::INSUFFICIENT_STORAGE,
         FileFault::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        FileFault::Links | FileFault::NameTooLong | FileFault::TooDeep | FileFault::Refused(_) => {
+        FileFault::Links | FileFault::NameTooLong | FileFault::Refused(_) => {
             StatusCode::BAD_REQUEST
         }
         FileFault::Kernel(_) | FileFault::Agent(_) | FileFault::Ours(_) => {
