@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::rig::{Rig, SECRET, block_on, path};
@@ -25,6 +26,8 @@ fn checked(root: &Path, below: &str) -> io::Result<PathBuf> {
             return Err(io::Error::other("a link"));
         }
     }
+    // Whoever has looked may have to wait for a processor before it opens.
+    std::thread::yield_now();
     Ok(at)
 }
 
@@ -39,14 +42,18 @@ fn fooled(mut attempt: impl FnMut() -> bool) -> bool {
     false
 }
 
+/// One attack at a time: their attackers take all processors there are.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// A rig whose attackers are at work.
-fn attacked() -> (Rig, Files) {
+fn attacked() -> (Rig, Files, MutexGuard<'static, ()>) {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = Rig::attacked_by("swaps");
     let files = rig.files();
     // The first answer comes after they were started; now they have made what they swap.
     let begun = fooled(|| block_on(files.stat(&path("fifo"))).is_ok());
     assert!(begun);
-    (rig, files)
+    (rig, files, turn)
 }
 
 /// Errors that swapped paths may give. Never one of ours: no agent may be lost or confused.
@@ -70,7 +77,7 @@ fn honest<T>(result: Result<T, FileError>) -> Option<T> {
 
 #[test]
 fn reading_while_paths_are_swapped_never_reaches_the_host() {
-    let (rig, files) = attacked();
+    let (rig, files, _turn) = attacked();
     let root = rig.inside("");
     let control = fooled(|| naive_read(&root, "workspace/d/secret").is_ok_and(|got| got == SECRET));
     assert!(control, "the attack is too weak to prove anything");
@@ -90,7 +97,7 @@ fn reading_while_paths_are_swapped_never_reaches_the_host() {
 
 #[test]
 fn writing_while_paths_are_swapped_never_reaches_the_host() {
-    let (rig, files) = attacked();
+    let (rig, files, _turn) = attacked();
     let root = rig.inside("");
     let control = fooled(|| {
         let Ok(place) = checked(&root, "workspace/d") else { return false };
@@ -123,7 +130,7 @@ fn writing_while_paths_are_swapped_never_reaches_the_host() {
 
 #[test]
 fn removing_while_paths_are_swapped_never_reaches_the_host() {
-    let (rig, files) = attacked();
+    let (rig, files, _turn) = attacked();
     let root = rig.inside("");
     let control = fooled(|| {
         if let Ok(place) = checked(&root, "workspace/d")
@@ -154,7 +161,7 @@ fn removing_while_paths_are_swapped_never_reaches_the_host() {
 
 #[test]
 fn archives_that_go_in_while_paths_are_swapped_stay_inside() {
-    let (rig, files) = attacked();
+    let (rig, files, _turn) = attacked();
     let archive =
         super::archives::pack(&[("d/from-archive", "x"), ("d/e/deeper", "y"), ("f", "inside")]);
     let mut whole = 0;
@@ -171,7 +178,7 @@ fn archives_that_go_in_while_paths_are_swapped_stay_inside() {
 
 #[test]
 fn archives_that_come_out_while_paths_are_swapped_hold_nothing_of_the_host() {
-    let (rig, files) = attacked();
+    let (rig, files, _turn) = attacked();
     let root = rig.inside("");
     let control = fooled(|| naive_read(&root, "workspace/f").is_ok_and(|got| got == SECRET));
     assert!(control, "the attack is too weak to prove anything");
