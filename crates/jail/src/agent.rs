@@ -60,6 +60,7 @@ pub const CALLS: &[&str] = &[
     "recvfrom",
     "sendto",
     "getrandom",
+    "clock_gettime",
     "rt_sigaction",
     "rt_sigprocmask",
     "rt_sigreturn",

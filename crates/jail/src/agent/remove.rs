@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use belljar_sys::Errno;
 use rustix::fs::{AtFlags, Mode, RawDir, RenameFlags, SeekFrom};
@@ -11,8 +12,9 @@ use super::place::{Links, Spot, open_directory};
 use super::wire::{Answer, Fault, MAX_PATH_BYTES, Place};
 use super::{Failed, Outcome};
 
-/// Entries looked at for one question. What is left is asked for again, so that no question takes long.
+/// Entries looked at for one question, and the time for it: a disk may be busy. What is left is asked for again.
 const MAX_ENTRIES: u64 = 20_000;
+const MAX_TIME: Duration = Duration::from_secs(2);
 /// Levels that are open at once. What lies deeper is moved up first.
 const MAX_OPEN: usize = 32;
 const READ_BYTES: usize = 16 << 10;
@@ -24,7 +26,8 @@ pub(super) fn remove(place: &Place, recursive: bool) -> Outcome<Answer> {
         Taken::Gone => Ok(Answer::Removed { entries: 1, more: false }),
         Taken::Full if !recursive => Err(Errno::NOTEMPTY.into()),
         Taken::Full => {
-            let mut tree = Tree { levels: Vec::new(), removed: 0, looked: 0 };
+            let mut tree =
+                Tree { levels: Vec::new(), removed: 0, looked: 0, began: Instant::now() };
             let more = !tree.clear(&above, name).map_err(|failed| tree.place(failed))?;
             Ok(Answer::Removed { entries: tree.removed, more })
         }
@@ -60,6 +63,7 @@ struct Tree {
     levels: Vec<Level>,
     removed: u64,
     looked: u64,
+    began: Instant,
 }
 
 struct Level {
@@ -145,7 +149,7 @@ impl Tree {
                     continue;
                 }
                 seen = true;
-                if self.looked >= MAX_ENTRIES {
+                if self.looked >= MAX_ENTRIES || self.began.elapsed() > MAX_TIME {
                     return Ok(Next::Pause);
                 }
                 self.looked += 1;

@@ -2,7 +2,8 @@
 //! operation runs from outside. First it is shown that they fool who resolves paths on the host, however careful.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +16,13 @@ const CONTROL: Duration = Duration::from_secs(60);
 
 /// What many have written: look at each part of the path for links, then open it.
 fn naive_read(root: &Path, below: &str) -> io::Result<Vec<u8>> {
-    fs::read(checked(root, below)?)
+    let path = checked(root, below)?;
+    // One that waits at a FIFO for ever proves nothing but that.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut contents = Vec::new();
+    file.read_to_end(&mut contents)?;
+    Ok(contents)
 }
 
 fn checked(root: &Path, below: &str) -> io::Result<PathBuf> {
@@ -109,7 +116,7 @@ fn writing_while_paths_are_swapped_never_reaches_the_host() {
     let mut written = 0;
     block_on(async {
         let options = PutOptions { parents: false, ..PutOptions::default() };
-        for _ in 0..700 {
+        for _ in 0..250 {
             for name in ["d/written", "l/written", "f"] {
                 written +=
                     honest(files.put(&path(name), &b"inside"[..], options).await).unwrap_or(0);
@@ -166,7 +173,7 @@ fn archives_that_go_in_while_paths_are_swapped_stay_inside() {
         super::archives::pack(&[("d/from-archive", "x"), ("d/e/deeper", "y"), ("f", "inside")]);
     let mut whole = 0;
     block_on(async {
-        for _ in 0..400 {
+        for _ in 0..200 {
             let into = path("/workspace");
             whole += u32::from(honest(files.upload_tar(&archive[..], &into).await).is_some());
             honest(files.remove(&path("d/e"), true).await);
@@ -184,7 +191,7 @@ fn archives_that_come_out_while_paths_are_swapped_hold_nothing_of_the_host() {
     assert!(control, "the attack is too weak to prove anything");
     let mut whole = 0;
     block_on(async {
-        for _ in 0..500 {
+        for _ in 0..200 {
             let mut archive = Vec::new();
             let done = files.download_tar(&path("/workspace"), &mut archive, 1 << 20).await;
             let holds = |word: &[u8]| archive.windows(word.len()).any(|part| part == word);

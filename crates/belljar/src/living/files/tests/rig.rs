@@ -72,11 +72,22 @@ impl Rig {
         Files::with_patience(Arc::new(start), Arc::new(move || room), patience)
     }
 
-    /// Ends the agent that was started last, and what it had begun.
+    /// Ends the agent that was started last, and returns when it is gone.
     pub(super) fn kill_last(&self) {
-        let last = self.children.lock().unwrap().last().unwrap().id();
-        let pid = rustix::process::Pid::from_raw(last.cast_signed()).unwrap();
+        let unshare = self.children.lock().unwrap().last().unwrap().id();
+        let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"));
+        let agent: i32 = children.unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(agent).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        for _ in 0..3000 {
+            // Reaped by unshare, or about to be.
+            let stat = fs::read_to_string(format!("/proc/{agent}/stat"));
+            if stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z ")) {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        panic!("it lives");
     }
 
     /// Nothing outside was touched.
@@ -186,19 +197,43 @@ fn swap(one: &'static str, other: &'static str) -> Act {
     })
 }
 
-/// Makes again, for ever, what others took away.
+/// Puts something new in the place of whatever has this name now. It is made under another name first: to write to what is
+/// there could be to wait at a FIFO.
+fn renew(name: &str, make: impl Fn(&str)) {
+    let new = format!("{name}.new");
+    fs::remove_file(&new).or_else(|_| fs::remove_dir_all(&new)).ok();
+    make(&new);
+    if fs::rename(&new, name).is_err() {
+        // A directory, or something in the place of one.
+        rustix::fs::renameat_with(CWD, &*new, CWD, name, RenameFlags::EXCHANGE).ok();
+    }
+}
+
+/// What is done for ever, each by a thread.
 fn attacks(name: &str, outside: &Path) -> Vec<Act> {
     let outside = outside.to_owned();
+    // Others take it away, and each swap may leave two of a kind.
     let remake: Act = Box::new(move || {
-        fs::create_dir("/workspace/d").ok();
-        fs::write("/workspace/d/secret", "inside").ok();
-        symlink(&outside, "/workspace/l").ok();
-        // By another name first: to write to what is there now could be to wait at a FIFO.
-        fs::write("/workspace/f.new", "inside").ok();
-        fs::rename("/workspace/f.new", "/workspace/f").ok();
-        symlink(outside.join("secret"), "/workspace/fl").ok();
-        let mode = Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(CWD, "/workspace/fifo", FileType::Fifo, mode, 0).ok();
+        renew("/workspace/d", |new| {
+            fs::create_dir(new).ok();
+            fs::write(format!("{new}/secret"), "inside").ok();
+        });
+        // What cannot be made now is made the next time round.
+        renew("/workspace/l", |new| {
+            symlink(&outside, new).ok();
+        });
+        renew("/workspace/f", |new| {
+            fs::write(new, "inside").ok();
+        });
+        renew("/workspace/fl", |new| {
+            symlink(outside.join("secret"), new).ok();
+        });
+        renew("/workspace/fifo", |new| {
+            let mode = Mode::from_raw_mode(0o600);
+            rustix::fs::mknodat(CWD, new, FileType::Fifo, mode, 0).ok();
+        });
+        // Between two of them there is time for many swaps.
+        std::thread::park_timeout(Duration::from_millis(2));
     });
     match name {
         "" => Vec::new(),
