@@ -122,11 +122,16 @@ impl Drop for House {
                 living.kill().await.expect("it can be killed");
             }
         });
-        // An overlay closes its own directory to everybody, and who is not root could not remove it then.
-        for tree in &self.raise.trees {
-            let own = tree.work.join("work");
-            std::fs::set_permissions(own, std::fs::Permissions::from_mode(0o700)).ok();
-        }
+        open_up(self.directory.path());
+    }
+}
+
+/// An overlay closes its own directory to everybody, and who is not root could not remove it then.
+pub(crate) fn open_up(top: &std::path::Path) {
+    for one in std::fs::read_dir(top).into_iter().flatten().flatten() {
+        let own = one.path().join("work");
+        // Only those of overlays are there.
+        std::fs::set_permissions(own, std::fs::Permissions::from_mode(0o700)).ok();
     }
 }
 
