@@ -17,3 +17,5 @@ mod limits;
 mod rig;
 #[path = "living/streams.rs"]
 mod streams;
+#[path = "living/verbs.rs"]
+mod verbs;

@@ -1,5 +1,6 @@
 //! A living sandbox in a directory that vanishes, and what its execs came to.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -121,7 +122,16 @@ impl Drop for House {
                 living.kill().await.expect("it can be killed");
             }
         });
-        // As root its files belong to somebody else, which root does not mind.
+        open_up(self.directory.path());
+    }
+}
+
+/// An overlay closes its own directory to everybody, and who is not root could not remove it then.
+pub(crate) fn open_up(top: &std::path::Path) {
+    for one in std::fs::read_dir(top).into_iter().flatten().flatten() {
+        let own = one.path().join("work");
+        // Only those of overlays are there.
+        std::fs::set_permissions(own, std::fs::Permissions::from_mode(0o700)).ok();
     }
 }
 

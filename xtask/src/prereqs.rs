@@ -10,7 +10,7 @@ use crate::shell;
 /// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
 pub(crate) type Package = (&'static str, &'static str);
 
-const NEEDED: [Package; 16] = [
+const NEEDED: [Package; 17] = [
     ("python3", "/usr/bin/python3"),
     // Not what programs need: the one module that keeps a random state which is not Python's.
     ("python3-numpy", "/usr/lib/python3/dist-packages/numpy/__init__.py"),
@@ -27,6 +27,8 @@ const NEEDED: [Package; 16] = [
     // Makes the certificates of the endpoints that tests talk to.
     ("openssl", "/usr/bin/openssl"),
     ("dbus", "/usr/bin/dbus-daemon"),
+    // Formats the disks of sandboxes that stay.
+    ("e2fsprogs", "/usr/sbin/mkfs.ext4"),
     ("bubblewrap", "/usr/bin/bwrap"),
     ("uidmap", "/usr/bin/newuidmap"),
     ("passwd", "/usr/sbin/useradd"),

@@ -84,7 +84,7 @@ async fn keep(slot: &Slot, lines: &Lines) -> Result<(), Error> {
     .await
 }
 
-/// The contexts of a sandbox that has just been raised, or found: those of before, if they still run.
+/// The contexts of a sandbox that has just been raised, or found: those of before.
 pub(super) async fn contexts_of(living: &Arc<Living>, directory: &Path) -> Result<Contexts, Error> {
     let contexts = Contexts::new(Arc::new(Arc::clone(living)), Settings::default());
     let text = match std::fs::read(directory.join(FILE)) {
@@ -100,8 +100,7 @@ pub(super) async fn contexts_of(living: &Arc<Living>, directory: &Path) -> Resul
         };
         execs.iter().find(running).map(|exec| [exec.stdout_bytes, exec.stderr_bytes])
     };
-    // One whose program has ended with the sandbox is none any more.
-    let alive = saved.into_iter().filter(|one| one.exec.as_deref().and_then(reach).is_some());
-    contexts.adopt(alive.collect(), reach).await?;
+    // Those whose program has ended too: the next call is told that it begins anew.
+    contexts.adopt(saved, reach).await?;
     Ok(contexts)
 }

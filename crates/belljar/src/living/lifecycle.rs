@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Sandboxes;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 
 use belljar_jail::living::talk::EndReason;
 use belljar_jail::plan::Tree;
 
 use super::slot::{Lines, Slot};
-use super::store::{self, Ground, Name, NewSandbox, Record};
+use super::store::{self, Ground, Name, NewSandbox, Owner, Record};
 use crate::model::error::{Error, SpecError};
-use crate::model::sandbox::{SandboxInfo, SandboxRequest, SandboxState, WorkspaceMode};
+use crate::model::sandbox::{
+    SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace, WorkspaceMode,
+};
 use crate::native::living::{self, DiskBound, Raise, Shared};
 
 /// Whether something may be ended that goes on.
@@ -28,7 +30,8 @@ impl Sandboxes {
         living::spec(&request)?;
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
-        let new = NewSandbox { name, request, owner: None };
+        let owner = workspace_owner(&request)?;
+        let new = NewSandbox { name, request, owner };
         let record = self.stored(move |store| store.create(new)).await?;
         let slot = self.slot(&record.id);
         let _turn = slot.turn.lock().await;
@@ -408,6 +411,25 @@ pub(super) fn check(request: &SandboxRequest) -> Result<(), SpecError> {
         }
     }
     Ok(())
+}
+
+/// Whose files a sandbox of root's must have, so that it can write to a host directory.
+fn workspace_owner(request: &SandboxRequest) -> Result<Option<Owner>, SpecError> {
+    let written = |one: &&SandboxWorkspace| one.mode != WorkspaceMode::ReadOnly;
+    let workspace = request.workspace.as_ref().filter(written);
+    let Some(path) = workspace.and_then(|one| one.path.as_ref()) else { return Ok(None) };
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let status = std::fs::metadata(path).map_err(|error| {
+        SpecError::new("workspace.path", format!("{}: {error}", path.display()))
+    })?;
+    if status.uid() == 0 {
+        let reason = "belongs to root, whose files no sandbox may write: give a directory of an ordinary user, or \
+                      show it read-only";
+        return Err(SpecError::new("workspace.path", reason));
+    }
+    Ok(Some(Owner { uid: status.uid(), gid: status.gid() }))
 }
 
 fn tree(tree: store::Tree) -> Tree {
