@@ -116,7 +116,7 @@ fn writing_while_paths_are_swapped_never_reaches_the_host() {
     let mut written = 0;
     block_on(async {
         let options = PutOptions { parents: false, ..PutOptions::default() };
-        for _ in 0..250 {
+        for _ in 0..700 {
             for name in ["d/written", "l/written", "f"] {
                 written +=
                     honest(files.put(&path(name), &b"inside"[..], options).await).unwrap_or(0);
@@ -173,7 +173,7 @@ fn archives_that_go_in_while_paths_are_swapped_stay_inside() {
         super::archives::pack(&[("d/from-archive", "x"), ("d/e/deeper", "y"), ("f", "inside")]);
     let mut whole = 0;
     block_on(async {
-        for _ in 0..200 {
+        for _ in 0..400 {
             let into = path("/workspace");
             whole += u32::from(honest(files.upload_tar(&archive[..], &into).await).is_some());
             honest(files.remove(&path("d/e"), true).await);
@@ -191,7 +191,7 @@ fn archives_that_come_out_while_paths_are_swapped_hold_nothing_of_the_host() {
     assert!(control, "the attack is too weak to prove anything");
     let mut whole = 0;
     block_on(async {
-        for _ in 0..200 {
+        for _ in 0..500 {
             let mut archive = Vec::new();
             let done = files.download_tar(&path("/workspace"), &mut archive, 1 << 20).await;
             let holds = |word: &[u8]| archive.windows(word.len()).any(|part| part == word);
