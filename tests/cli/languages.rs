@@ -1,7 +1,6 @@
 //! Languages are data: a file adds one, wherever its interpreter lies.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use belljar_tests::{Level, Program, Sandbox, TempDir, each_level};
@@ -38,8 +37,7 @@ each_level!(extension_of_an_added_language_is_known, |level| {
 
 each_level!(interpreter_outside_the_system_brings_its_prefix, |level| {
     let prefix = TempDir::below(Path::new("/var/tmp"));
-    let dash = prefix.file("opt/bin/dash", fs::read("/bin/dash").expect("dash is installed"));
-    fs::set_permissions(&dash, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let dash = prefix.program("opt/bin/dash", fs::read("/bin/dash").expect("dash is installed"));
     prefix.file("opt/lib/greeting", "from its prefix\n");
     prefix.file("beside", "not its business\n");
     let config = config_with("mydash", &dash.display().to_string());
@@ -57,8 +55,7 @@ each_level!(interpreter_outside_the_system_brings_its_prefix, |level| {
 #[test]
 fn interpreter_that_the_sandbox_would_cover_is_refused() {
     let prefix = TempDir::new();
-    let dash = prefix.file("bin/dash", fs::read("/bin/dash").expect("dash is installed"));
-    fs::set_permissions(&dash, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let dash = prefix.program("bin/dash", fs::read("/bin/dash").expect("dash is installed"));
     let config = config_with("mydash", &dash.display().to_string());
     let ended =
         Sandbox::standard().host_env("XDG_CONFIG_HOME", config.path()).plain("mydash", "echo ran");

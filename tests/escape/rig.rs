@@ -88,9 +88,7 @@ impl Rig {
         let host = TempDir::new();
         let open = fs::Permissions::from_mode(0o777);
         fs::set_permissions(host.path(), open).expect("it is ours");
-        let launcher = host.file("launcher", self.script(trace, notes));
-        let executable = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(&launcher, executable).expect("it is ours");
+        let launcher = host.program("launcher", self.script(trace, notes));
         let mark = host.join("ran");
         let code = format!(
             "print('ran', flush=True)\ntry: open({:?}, 'w')\nexcept OSError: pass",

@@ -68,12 +68,10 @@ impl Place {
     /// A belljar that fails because of us.
     fn break_it(&self) {
         std::fs::remove_file(self.0.join("belljar")).expect("our own link");
-        let path = self.0.file(
+        self.0.program(
             "belljar",
             "#!/bin/sh\necho '{\"score\": null, \"all_passed\": false, \"score_trustworthy\": false}'\n",
         );
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(path, mode).expect("our own file");
     }
 }
 

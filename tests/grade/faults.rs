@@ -1,7 +1,5 @@
 //! What fails because of us is tried again, then told, and never scored.
 
-use std::os::unix::fs::PermissionsExt;
-
 use belljar::grade::{CaseVerdict, Grade, GradeRequest};
 use belljar::{Engine, Fault, FaultKind, Step};
 use belljar_tests::{TempDir, belljar_bin, block_on, engine_with};
@@ -45,16 +43,13 @@ fn a_sandbox_that_always_fails_is_infrastructure_and_no_score() {
 
 /// A launcher that fails so many times, and then starts the real one.
 fn flaky(directory: &TempDir, failures: usize) -> std::path::PathBuf {
-    let path = directory.join("launcher");
     let script = format!(
         "#!/bin/sh\nn=$(ls {top} | grep -c started-)\nif [ \"$n\" -lt {failures} ]; then\n  : > {top}/started-$n\n  exit 1\nfi\n\
          exec {bin} \"$@\"\n",
         top = directory.path().display(),
         bin = belljar_bin().display()
     );
-    std::fs::write(&path, script).expect("a script");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
-    path
+    directory.program("launcher", script)
 }
 
 #[test]

@@ -4,7 +4,7 @@ use belljar::attack::fixture::Fixture;
 use belljar::attack::{Attempt, Probe, ROLE, collect, collect_outcome, request};
 use belljar::sandbox::{ExecRequest, SandboxRequest};
 use belljar::{Level, LimitsRequest, RunRequest, Verdict};
-use belljar_tests::{block_on, is_root};
+use belljar_tests::{Program, block_on, is_root};
 
 use crate::rig::House;
 
@@ -29,7 +29,9 @@ fn try_all(level: Level) {
     let run = collect_outcome(&run.expect("the attacker runs"));
     let fixture = serde_json::to_string(&prepared.at(level.name())).expect("plain data");
     let attacker = house.raise.trees[0].upper.join("workspace/attacker");
-    std::fs::copy(belljar_tests::belljar_bin(), &attacker).expect("a copy");
+    // By another process: a start in another test would keep a file of ours busy for a moment.
+    let copied = Program::new("/bin/cp").args([&belljar_tests::belljar_bin(), &attacker]).run();
+    assert_eq!(copied.code, Some(0), "{copied:?}");
     let (uid, gid) = house.raise.owner;
     std::os::unix::fs::chown(&attacker, Some(uid), Some(gid)).expect("given");
     let host_usr = listing("/usr");

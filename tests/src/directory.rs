@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::Program;
+
 /// A directory below the system's temporary one, which others may read: at some levels a run has a
 /// host id of its own. Not under our own name: what begins with it counts as left behind.
 #[derive(Debug)]
@@ -43,6 +45,19 @@ impl TempDir {
         let above = path.parent().expect("a file is in a directory");
         fs::create_dir_all(above).expect("directories can be made");
         fs::write(&path, contents).expect("files can be written");
+        path
+    }
+
+    /// A file that can be run, written by another process: a test beside this one that starts a program
+    /// just now would hold our descriptor for writing for a moment, and the file were busy.
+    pub fn program(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.file(name, "");
+        let ended = Program::new("/bin/sh")
+            .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
+            .args([&path])
+            .stdin(contents.as_ref())
+            .run();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
         path
     }
 }

@@ -392,8 +392,8 @@ fn interpreter_that_its_programs_could_change_is_never_copied() {
     let stats = until_warm(&directory, &language(Path::new("/usr/bin/python3")));
     assert!(stats.shelves.iter().all(|one| one.hold == Hold::Forked), "{stats:#?}");
     assert!(stats.zygotes.iter().any(|one| one.copies > 0), "{stats:#?}");
-    let copy = directory.file("python/bin/python3", "");
-    fs::copy("/usr/bin/python3", &copy).expect("everyone may read it");
+    let python = fs::read("/usr/bin/python3").expect("everyone may read it");
+    let copy = directory.program("python/bin/python3", python);
     // Everybody may write it; and, for an ordinary user, it is the user's own.
     let modes: &[u32] = if is_root() { &[0o777, 0o775] } else { &[0o777, 0o775, 0o755, 0o555] };
     for mode in modes {
