@@ -15,6 +15,8 @@ mod execs;
 mod limits;
 #[path = "living/rig.rs"]
 mod rig;
+#[path = "living/rounds.rs"]
+mod rounds;
 #[path = "living/streams.rs"]
 mod streams;
 #[path = "living/verbs.rs"]

@@ -72,7 +72,8 @@ impl Sandboxes {
 
     pub async fn snapshots(&self, name: &str) -> Result<Vec<SnapshotInfo>, Error> {
         let (record, _) = self.find(name)?;
-        Ok(record.points.iter().map(SnapshotInfo::from).collect())
+        let stays = record.points.iter().filter(|point| !point.passing);
+        Ok(stays.map(SnapshotInfo::from).collect())
     }
 
     pub async fn remove_snapshot(&self, name: &str, tag: &str) -> Result<(), Error> {
@@ -85,14 +86,18 @@ impl Sandboxes {
     /// Makes the files what they were. What runs is ended.
     pub async fn rollback(&self, name: &str, tag: &str) -> Result<SandboxInfo, Error> {
         let tag = Tag::new(tag)?;
+        // A mistake ends nothing.
+        self.store.find(&self.find(name)?.0, &tag)?;
         self.moved(name, "rollback", move |store, id| store.rollback(id, &tag)).await
     }
 
     pub async fn undo(&self, name: &str) -> Result<SandboxInfo, Error> {
+        self.store.may_undo(&self.find(name)?.0)?;
         self.moved(name, "undo", |store, id| store.undo(id)).await
     }
 
     pub async fn redo(&self, name: &str) -> Result<SandboxInfo, Error> {
+        self.store.may_redo(&self.find(name)?.0)?;
         self.moved(name, "redo", |store, id| store.redo(id)).await
     }
 
@@ -120,7 +125,9 @@ impl Sandboxes {
     ) -> Result<Vec<SandboxInfo>, Error> {
         let names = fork_names(name, count, new_name.as_deref(), &self.store.list())?;
         let names = names.into_iter().map(Some).collect();
-        let forks = self.held(name, move |store, id, taking| store.fork(id, names, taking)).await?;
+        let owner = self.owner.clone();
+        let fork = move |store: &Store, id: &str, taking| store.fork(id, names, taking, &owner);
+        let forks = self.held(name, fork).await?;
         let mut told = Vec::with_capacity(forks.len());
         for fork in forks {
             told.push(self.told(&fork.id).await?);
@@ -156,9 +163,10 @@ impl Sandboxes {
         let at = side(tag.as_deref().unwrap_or("now"))?;
         if at == Side::Present {
             // What runs may be writing: a point of our own stands still.
-            let point = self.snapshot(name, None).await?;
-            let exported = self.export_point(name, Side::Point(Tag::new(&point.tag)?)).await;
-            self.remove_snapshot(name, &point.tag).await?;
+            let take = |store: &Store, id: &str, taking| store.pass(id, taking);
+            let point = self.held(name, take).await?;
+            let exported = self.export_point(name, Side::Point(point.tag.clone())).await;
+            self.remove_snapshot(name, &point.tag.to_string()).await?;
             return exported;
         }
         self.export_point(name, at).await
@@ -190,7 +198,7 @@ impl Sandboxes {
     ) -> Result<SandboxInfo, Error> {
         lifecycle::check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
-        let new = NewSandbox { name, request, owner: None };
+        let new = NewSandbox { name, request, ids: None, owner: self.owner.clone() };
         let import = move |store: &Store| {
             file.rewind().map_err(StoreError::io(Path::new("archive")))?;
             store.import(new, &mut file, ImportLimits::default())
@@ -221,6 +229,7 @@ impl Sandboxes {
 
     /// Forgets the changes. What runs is ended.
     pub async fn workspace_discard(&self, name: &str) -> Result<SandboxInfo, Error> {
+        store::workspace_of(&self.find(name)?.0)?;
         self.moved(name, "discard the changes of", |store, id| store.discard(id)).await
     }
 
@@ -240,7 +249,7 @@ impl Sandboxes {
         };
         lines.rest().await;
         if record.state == SandboxState::Running && lines.is_idle().await? {
-            self.fell(&record, &slot, &lines, None).await?;
+            self.lay_down(&record, &slot, &lines).await?;
             let done = self.stored(move |store| act(store, &id, Taking::Seal)).await;
             let record = self.store.get(&record.id)?;
             self.raise(&record, &slot).await?;
@@ -281,7 +290,7 @@ impl Sandboxes {
         }
         let stood = slot.lines().await?;
         if let Some(lines) = &stood {
-            self.fell(&record, &slot, lines, None).await?;
+            self.lay_down(&record, &slot, lines).await?;
         }
         let id = record.id.clone();
         let moved = self.stored(move |store| act(store, &id)).await;

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 
-use super::{Answer, only, question, told};
+use super::{Answer, only, own, question, told};
 use crate::http::{Server, body, pipe};
 use crate::problem::Problem;
 
@@ -136,8 +136,9 @@ async fn fork(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<Forks>), Problem> {
+    let sandboxes = own(&server, &request);
     let asked: Forking = body::json_or(request, || Forking { count: 1, new_name: None }).await?;
-    let made = server.sandboxes.fork(&name, asked.count, asked.new_name).await.map_err(told)?;
+    let made = sandboxes.fork(&name, asked.count, asked.new_name).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(Forks { sandboxes: made })))
 }
 
@@ -191,6 +192,7 @@ pub(super) async fn import(
     request: Request,
 ) -> Result<(StatusCode, axum::Json<SandboxInfo>), Problem> {
     let asked: Importing = question(&request)?;
+    let sandboxes = own(&server, &request);
     let file = tempfile().map_err(broken)?;
     let mut kept = tokio::fs::File::from_std(file.try_clone().map_err(broken)?);
     pipe::receive(request.into_body(), |mut reader| async move {
@@ -199,7 +201,7 @@ pub(super) async fn import(
     })
     .await?;
     let new = SandboxRequest { name: asked.name, ..SandboxRequest::default() };
-    let info = server.sandboxes.import(file, new).await.map_err(told)?;
+    let info = sandboxes.import(file, new).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(info)))
 }
 

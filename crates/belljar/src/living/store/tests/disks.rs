@@ -35,7 +35,7 @@ fn as_root_a_disk_holds_its_limit_and_not_more() {
     drop(attached);
     let point = rig.store().snapshot("one", None, Taking::Seal).unwrap();
     let record = rig.store().rollback("one", &point.tag).unwrap();
-    let fork = rig.store().fork("one", vec![None], Taking::Seal).unwrap().remove(0);
+    let fork = rig.store().fork("one", vec![None], Taking::Seal, &owner()).unwrap().remove(0);
     let attached = rig.store().attach(&fork).unwrap();
     let seen = rig.store().trees(&fork)[0].lowers[0].join("0");
     assert_eq!(fs::metadata(seen).unwrap().len(), written as u64);

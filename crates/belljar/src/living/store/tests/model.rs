@@ -172,7 +172,8 @@ fn history(rig: &mut Rig, model: &mut Model, act: &Act) {
         }
         Act::Fork(busy) => {
             let taking = if *busy { Taking::Copy } else { Taking::Seal };
-            let mut forks = rig.store().fork(&model.id, vec![None, None], taking).unwrap();
+            let mut forks =
+                rig.store().fork(&model.id, vec![None, None], taking, &owner()).unwrap();
             model.others.push((model.id.clone(), model.now.clone()));
             model.others.push((forks.remove(0).id, model.now.clone()));
             model.id = forks.remove(0).id;
