@@ -13,6 +13,10 @@ mod ending;
 mod execs;
 #[path = "living/limits.rs"]
 mod limits;
+#[path = "living/lives.rs"]
+mod lives;
+#[path = "living/owners.rs"]
+mod owners;
 #[path = "living/rig.rs"]
 mod rig;
 #[path = "living/rounds.rs"]

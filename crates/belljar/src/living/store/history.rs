@@ -13,7 +13,10 @@ impl Store {
         let _hold = self.hold(id)?;
         let mut record = self.get(id)?;
         let _attached = self.attach(&record)?;
-        self.mark_by(&mut record, taking)?;
+        // After an undo nothing is new until something is written: what only looks does not end what can be redone.
+        if record.standing.is_none() || !self.is_untouched(&record)? {
+            self.mark_by(&mut record, taking)?;
+        }
         Ok(record)
     }
 
