@@ -7,6 +7,8 @@
 
 #[path = "living/attacks.rs"]
 mod attacks;
+#[path = "living/disks.rs"]
+mod disks;
 #[path = "living/ending.rs"]
 mod ending;
 #[path = "living/execs.rs"]

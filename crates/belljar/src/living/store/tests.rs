@@ -3,7 +3,6 @@
 mod archives;
 mod claims;
 mod crashes;
-mod disks;
 mod model;
 mod overlay;
 mod points;

@@ -268,7 +268,7 @@ fn live(acts: &[Act]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_life_of_a_sandbox_is_what_the_model_says(acts in proptest::collection::vec(act(), 1..24)) {
