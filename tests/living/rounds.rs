@@ -24,6 +24,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 use load::Client;
 use wire::Server;
 
+const NAME: &str = "rounds::fifty_rounds_of_kill_9_under_load_lose_nothing_and_leave_nothing";
 /// Set for the process that does the rounds.
 const SEED: &str = "BELLJAR_ROUNDS_SEED";
 /// In each of two processes.
@@ -39,13 +40,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 #[test]
 fn fifty_rounds_of_kill_9_under_load_lose_nothing_and_leave_nothing() {
+    if let Ok(seed) = std::env::var(SEED) {
+        return rounds(seed.parse().expect("a number"));
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
     let mut chance = Chance(u64::try_from(now & u128::from(u64::MAX)).expect("64 bits"));
     let own = std::env::current_exe().expect("our own name");
     let begun: Vec<_> = [chance.next(), chance.next()]
         .map(|seed| {
-            let rounds = Program::new(&own).args(["rounds::rounds_of_one_process", "--exact"]);
-            let rounds = rounds.arg("--nocapture").env(SEED, seed.to_string());
+            let rounds = Program::new(&own)
+                .args([NAME, "--exact", "--nocapture"])
+                .env(SEED, seed.to_string());
             (seed, rounds.start())
         })
         .into();
@@ -55,12 +60,10 @@ fn fifty_rounds_of_kill_9_under_load_lose_nothing_and_leave_nothing() {
     }
 }
 
-/// Called by the test above, or by hand with a seed that failed.
-#[test]
-fn rounds_of_one_process() {
-    let Some(seed) = std::env::var(SEED).ok() else { return };
+/// Half of them, in the process that the test starts, or by hand with a seed that failed.
+fn rounds(seed: u64) {
     set_child_subreaper(Some(rustix::process::getpid())).expect("we take orphans in");
-    let mut chance = Chance(seed.parse().expect("a number"));
+    let mut chance = Chance(seed);
     let mut field = Field::new();
     let mut clients: Vec<_> =
         CLIENTS.iter().map(|name| Client::new(name, Chance(chance.next()))).collect();

@@ -7,7 +7,8 @@ use crate::model::sandbox::SandboxWorkspace;
 
 /// Set for a process that is to die: the verb, the steps that it passes, what disks stand on, and where.
 const DYING: &str = "BELLJAR_DIES_AT";
-const NAME: &str = "living::store::tests::crashes::dies_when_it_is_told_to";
+const NAME: &str =
+    "living::store::tests::crashes::kill_9_in_any_change_leaves_the_old_state_or_the_new";
 
 /// A change that can break off.
 struct Verb {
@@ -170,9 +171,8 @@ fn by_kill(rig: &mut Rig, verb: &Verb, steps: usize) -> Ended {
     }
 }
 
-#[test]
-fn dies_when_it_is_told_to() {
-    let Ok(told) = std::env::var(DYING) else { return };
+/// The life of the other process.
+fn die(told: &str) {
     let words: Vec<_> = told.splitn(4, ' ').collect();
     let all = verbs().into_iter().chain([committing()]);
     let verb = all.into_iter().find(|verb| verb.name == words[0]).unwrap();
@@ -266,6 +266,9 @@ fn a_crash_in_any_change_leaves_the_old_state_or_the_new() {
 /// On what this host does best: as root there are mounts that the dead leave behind.
 #[test]
 fn kill_9_in_any_change_leaves_the_old_state_or_the_new() {
+    if let Ok(told) = std::env::var(DYING) {
+        return die(&told);
+    }
     let best = if template::is_possible() { Ground::Image } else { Ground::Directory };
     for verb in verbs() {
         // Dozens of points, each on the disk before the next: on a file system of its own that takes long.
