@@ -23,7 +23,7 @@ const LOOK: &str = r#"cd /workspace; shopt -s globstar nullglob dotglob
 for p in **/*; do
   if [ -L "$p" ]; then echo "$p l - - $(readlink "$p")"
   elif [ -d "$p" ]; then echo "$p d $(stat -c '%a' "$p") - -"
-  else echo "$p f $(stat -c '%a %i' "$p") $(<"$p")"; fi
+  else echo "$p f $(stat -c '%a %d:%i' "$p") $(<"$p")"; fi
 done"#;
 
 /// What is at a path. Names of one file share its number.
@@ -244,7 +244,10 @@ fn parse(text: &str) -> Tree {
             "d" => Node::Directory(mode.to_owned()),
             "l" => Node::Link(rest.to_owned()),
             _ => {
-                let number = number.parse().expect("a number");
+                let (device, number) = number.split_once(':').expect("a device and an inode");
+                let [device, number]: [u64; 2] =
+                    [device, number].map(|word| word.parse().expect("a number"));
+                let number = (device << 40) ^ number;
                 Node::File { mode: mode.to_owned(), text: rest.to_owned(), number }
             }
         };

@@ -86,19 +86,17 @@ impl Sandboxes {
     /// Makes the files what they were. What runs is ended.
     pub async fn rollback(&self, name: &str, tag: &str) -> Result<SandboxInfo, Error> {
         let tag = Tag::new(tag)?;
-        // A mistake ends nothing.
-        self.store.find(&self.find(name)?.0, &tag)?;
-        self.moved(name, "rollback", move |store, id| store.rollback(id, &tag)).await
+        let wanted = tag.clone();
+        let check = move |store: &Store, record: &Record| store.find(record, &wanted).map(drop);
+        self.moved(name, "rollback", check, move |store, id| store.rollback(id, &tag)).await
     }
 
     pub async fn undo(&self, name: &str) -> Result<SandboxInfo, Error> {
-        self.store.may_undo(&self.find(name)?.0)?;
-        self.moved(name, "undo", |store, id| store.undo(id)).await
+        self.moved(name, "undo", Store::may_undo, |store, id| store.undo(id)).await
     }
 
     pub async fn redo(&self, name: &str) -> Result<SandboxInfo, Error> {
-        self.store.may_redo(&self.find(name)?.0)?;
-        self.moved(name, "redo", |store, id| store.redo(id)).await
+        self.moved(name, "redo", Store::may_redo, |store, id| store.redo(id)).await
     }
 
     /// What differs: from the image or a point (`image` unless told) to a point or the present (`now` unless told).
@@ -229,8 +227,8 @@ impl Sandboxes {
 
     /// Forgets the changes. What runs is ended.
     pub async fn workspace_discard(&self, name: &str) -> Result<SandboxInfo, Error> {
-        store::workspace_of(&self.find(name)?.0)?;
-        self.moved(name, "discard the changes of", |store, id| store.discard(id)).await
+        let check = |_: &Store, record: &Record| store::workspace_of(record).map(drop);
+        self.moved(name, "discard the changes of", check, |store, id| store.discard(id)).await
     }
 
     /// Does something to the files of a sandbox that must not change meanwhile: what runs stands still, and what does not
@@ -280,6 +278,7 @@ impl Sandboxes {
         &self,
         name: &str,
         verb: &str,
+        check: impl FnOnce(&Store, &Record) -> Result<(), StoreError>,
         act: impl FnOnce(&Store, &str) -> Result<Record, StoreError> + Send + 'static,
     ) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
@@ -288,6 +287,8 @@ impl Sandboxes {
         if record.state == SandboxState::Paused {
             return Err(lifecycle::conflict(&record, verb, "resume it first"));
         }
+        // A mistake ends nothing.
+        check(&self.store, &record)?;
         let stood = slot.lines().await?;
         if let Some(lines) = &stood {
             self.lay_down(&record, &slot, lines).await?;
