@@ -16,7 +16,7 @@ use crate::rounds::Chance;
 
 const SEED: &str = "BELLJAR_LIVES_SEED";
 const LIVES: usize = 64;
-const STEPS: usize = 9;
+const STEPS: usize = 7;
 const PATHS: [&str; 9] = ["a", "b", "d", "d/e", "d/e/f", "d/g", "n", "n/m", "n/m/o"];
 /// What shows every path: its kind, mode and inode, its contents or where it leads.
 const LOOK: &str = r#"cd /workspace; shopt -s globstar nullglob dotglob

@@ -108,7 +108,7 @@ impl Client {
     ) -> bool {
         match answer {
             Ok(answer) if answer.is_ok() => {
-                self.worlds = vec![act.after];
+                let before = std::mem::replace(&mut self.worlds, vec![act.after]);
                 match act.what {
                     "count" => {
                         let id = answer.json()["id"].as_str().expect("an id").to_owned();
@@ -120,6 +120,7 @@ impl Client {
                         if end["end"]["exit_code"] != 0 {
                             // Its keeper was killed under it, and that is how it ended.
                             assert!(round.excuses(&act.touches), "{}: {end}", act.path);
+                            self.worlds.extend(before);
                             self.worlds.extend(act.between);
                             self.doubted.extend(act.touches);
                             return false;
