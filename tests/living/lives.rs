@@ -1,5 +1,9 @@
 //! Random lives of sandboxes beside a model of them, through real overlays: real programs change the files, and real
 //! mounts show them. Thousands of lives on overlays that are played are in the library's own tests.
+#![allow(
+    clippy::print_stderr,
+    reason = "shown of a test that failed, so that it can be done again"
+)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -2,6 +2,10 @@
 //!
 //! A round goes on in a process of its own, which takes in whatever loses its parent: so every process that was ever
 //! started here is known, and none can hide.
+#![allow(
+    clippy::print_stderr,
+    reason = "shown of a test that failed, so that it can be done again"
+)]
 
 #[path = "rounds/check.rs"]
 mod check;
