@@ -10,8 +10,10 @@ pub(crate) mod contexts;
 mod execs;
 pub(crate) mod files;
 mod following;
+mod hygiene;
 mod lifecycle;
 mod logs;
+mod once;
 mod points;
 mod slot;
 pub(crate) mod store;
@@ -32,8 +34,10 @@ pub use files::{
     Unpacked, pack_host, unpack_host,
 };
 pub use following::{Following, Offsets};
+pub use hygiene::{ForkCheck, ForkReport, Forked};
 pub use lifecycle::Force;
 pub use logs::Log;
+pub use once::{OneShot, Ran};
 pub use points::{Committed, Difference, Left};
 
 /// Sandboxes of one state directory, unless its owner says otherwise.
@@ -94,6 +98,17 @@ impl Sandboxes {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Slot::new(id.to_owned(), self.store.directory(id)));
         Arc::clone(slots.entry(id.to_owned()).or_insert_with(new))
+    }
+
+    /// Something that leads from one state to another, to its end: whoever asked for it may go away meanwhile, and would
+    /// leave a sandbox behind that is frozen, or not stood up again.
+    async fn whole<T, F>(&self, act: impl FnOnce(Self) -> F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let done = tokio::spawn(act(self.clone())).await;
+        done.unwrap_or(Err(Error::Lost { what: "what was done to it broke off" }))
     }
 
     /// Something that reads and writes the disk, where it holds nobody up.

@@ -33,6 +33,11 @@ impl Sandboxes {
     /// Starts a program. Unless it is in the background it ends when what is returned is dropped.
     pub async fn exec(&self, name: &str, request: ExecRequest) -> Result<Following, Error> {
         check(&request)?;
+        let name = name.to_owned();
+        self.whole(|this| async move { this.begin(&name, request).await }).await
+    }
+
+    async fn begin(&self, name: &str, request: ExecRequest) -> Result<Following, Error> {
         let (record, lines) = self.lines(name).await?;
         if record.request.undo {
             self.keep_automatic(name).await?;

@@ -4,6 +4,7 @@
 mod code;
 mod execs;
 mod files;
+mod once;
 mod points;
 mod terminal;
 
@@ -16,6 +17,7 @@ use hyper::Method;
 use serde::{Deserialize, Serialize};
 
 use super::run::{limits, pairs};
+use crate::args::{Confine, LimitArgs};
 use crate::args::sandbox::{Create, List, Remove, Sandbox, SandboxCommand, Stop};
 use crate::remote::sandboxes::{Way, empty};
 use crate::remote::{Failure, escaped};
@@ -65,6 +67,9 @@ async fn carry_out(args: Sandbox) -> Result<u8, Failure> {
         SandboxCommand::Attach(one) => execs::attach(&called, &one).await,
         SandboxCommand::Signal(one) => execs::signal(&called, &one).await,
         SandboxCommand::Logs(one) => execs::logs(&called, &one).await,
+        SandboxCommand::RunPython(one) => once::python(&called, *one).await,
+        SandboxCommand::RunShell(one) => once::shell(&called, *one).await,
+        SandboxCommand::CheckFork(one) => points::check_fork(&called, &one).await,
         SandboxCommand::Code(one) => code::code(&called, one).await,
         SandboxCommand::Contexts(one) => code::contexts(&called, &one).await,
         SandboxCommand::Cp(one) => files::copy(&called, &one).await,
@@ -90,38 +95,48 @@ fn at(name: &str, rest: &str) -> String {
 }
 
 async fn create(called: &Called, args: Create) -> Result<u8, Failure> {
-    let workspace = match (&args.workspace, args.volume) {
-        (Some(text), _) => Some(host_workspace(text)?),
-        (None, Some(volume)) => {
-            let mode = WorkspaceMode::ReadWrite;
-            Some(SandboxWorkspace { path: None, volume: Some(volume), mode })
-        }
-        (None, None) => None,
-    };
-    if args.confine.policy.is_some() {
-        return Err(SpecError::new("policy", "is for runs: give the sandbox its limits").into());
-    }
-    if !args.confine.block_path.is_empty() {
-        return Err(SpecError::new("block-path", "is for runs: remove the path inside").into());
-    }
+    let workspace = workspace(args.workspace.as_deref(), args.volume)?;
     let request = SandboxRequest {
         name: args.name,
-        image: None,
-        level: args.confine.level,
-        limits: limits(&args.limits),
         env: pairs("env", &args.env)?,
         labels: pairs("label", &args.labels)?,
         workspace,
-        allow_missing: args.confine.allow_missing,
-        allow_syscalls: args.confine.allow_syscall,
-        deny_syscalls: args.confine.deny_syscall,
         idle_ms: args.idle,
         ttl_ms: args.ttl,
         undo: args.undo,
         write_paths: args.write_paths,
+        ..confined(args.confine, &args.limits)?
     };
     let info: SandboxInfo = called.way.post(ALL, &request).await?;
     Ok(if called.json { render::json(&info) } else { render::line(&info.name) })
+}
+
+/// What is at /workspace.
+fn workspace(
+    directory: Option<&str>,
+    volume: Option<String>,
+) -> Result<Option<SandboxWorkspace>, SpecError> {
+    let mode = WorkspaceMode::ReadWrite;
+    let volume = volume.map(|name| SandboxWorkspace { path: None, volume: Some(name), mode });
+    directory.map_or(Ok(volume), |text| host_workspace(text).map(Some))
+}
+
+/// A sandbox with these barriers and limits.
+fn confined(confine: Confine, limit_args: &LimitArgs) -> Result<SandboxRequest, SpecError> {
+    if confine.policy.is_some() {
+        return Err(SpecError::new("policy", "is for runs: give the sandbox its limits"));
+    }
+    if !confine.block_path.is_empty() {
+        return Err(SpecError::new("block-path", "is for runs: remove the path inside"));
+    }
+    Ok(SandboxRequest {
+        level: confine.level,
+        limits: limits(limit_args),
+        allow_missing: confine.allow_missing,
+        allow_syscalls: confine.allow_syscall,
+        deny_syscalls: confine.deny_syscall,
+        ..SandboxRequest::default()
+    })
 }
 
 /// `DIR`, `DIR:rw` or `DIR:cow`. Relative to where we are: the server may be elsewhere.

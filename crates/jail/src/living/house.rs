@@ -95,7 +95,7 @@ impl House {
         init: Init,
         outside: [u64; 7],
     ) -> Result<Self> {
-        let LivingPlan { plan, directory, idle_ms, expires_at_ms } = living;
+        let LivingPlan { plan, directory, idle_ms, expires_at_ms, .. } = living;
         let Files::Root(root) = &plan.files else {
             return Err(Errno::INVAL);
         };

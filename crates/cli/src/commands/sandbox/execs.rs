@@ -64,9 +64,19 @@ async fn run(called: &Called, name: &str, request: &ExecRequest, raw: bool) -> R
         let info: ExecInfo = called.way.post(&path, request).await?;
         return Ok(if called.json { render::json(&info) } else { render::line(&info.id) });
     }
+    to_the_end(called, &path, request, raw).await
+}
+
+/// Asks for a program and passes on what becomes of it.
+pub(super) async fn to_the_end(
+    called: &Called,
+    path: &str,
+    request: &impl Serialize,
+    raw: bool,
+) -> Result<u8, Failure> {
     if called.json {
         let answer = async {
-            let response = called.way.send(Method::POST, &path, wire::JSON, json(request)?);
+            let response = called.way.send(Method::POST, path, wire::JSON, json(request)?);
             let response = response.await?;
             read::<serde_json::Value>(response).await
         };
@@ -79,7 +89,7 @@ async fn run(called: &Called, name: &str, request: &ExecRequest, raw: bool) -> R
         let printed = render::json(&finished);
         return Ok(if printed == 0 { code_of(&info) } else { printed });
     }
-    let response = called.way.send(Method::POST, &path, wire::NDJSON, json(request)?).await?;
+    let response = called.way.send(Method::POST, path, wire::NDJSON, json(request)?).await?;
     called.way.let_go();
     follow(Lines::of(response), raw).await
 }

@@ -101,6 +101,10 @@ impl House {
                 }
             },
             Ask::Thaw | Ask::Touch => Answer::Done,
+            Ask::Rename { name } => match self.init.rename(&name) {
+                Ok(()) => Answer::Done,
+                Err(errno) => cannot("give it that host name", errno),
+            },
             Ask::Stop { grace_ms } => {
                 let grace =
                     Duration::from_millis(grace_ms).clamp(Duration::from_millis(1), MAX_GRACE);

@@ -49,6 +49,7 @@ fn wrong(error: FileError) -> Problem {
         | FileFault::NotEmpty
         | FileFault::NotRegular
         | FileFault::Changed
+        | FileFault::Paused
         | FileFault::OtherFileSystem => StatusCode::CONFLICT,
         FileFault::Denied | FileFault::ReadOnly => StatusCode::FORBIDDEN,
         FileFault::Full => StatusCode::INSUFFICIENT_STORAGE,
