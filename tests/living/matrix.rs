@@ -108,9 +108,7 @@ fn row(verb: Verb) -> [Comes; 6] {
     match verb {
         Verb::Info | Verb::Execs | Verb::Logs | Verb::Contexts | Verb::Snapshots => READS,
         Verb::Diff | Verb::Fork | Verb::Snapshot | Verb::RemoveSnapshot | Verb::Export => READS,
-        Verb::Start => {
-            [NONE, To("running"), WRONG, WRONG, To("running"), No("backend")]
-        }
+        Verb::Start => [NONE, To("running"), WRONG, WRONG, To("running"), No("backend")],
         Verb::Stop | Verb::Kill => [NONE, WRONG, To("stopped"), To("stopped"), WRONG, WRONG],
         Verb::Pause => [NONE, WRONG, To("paused"), WRONG, WRONG, WRONG],
         Verb::Resume => [NONE, WRONG, WRONG, To("running"), WRONG, WRONG],
@@ -133,8 +131,12 @@ fn row(verb: Verb) -> [Comes; 6] {
         Verb::Undo | Verb::Redo => [NONE, WRONG, WRONG, WRONG, WRONG, WRONG],
         // Its name is another then.
         Verb::Promote => READS,
-        Verb::Changes | Verb::Commit => [NONE, WRONG, WRONG, WRONG, WRONG, WRONG],
-        Verb::Discard => [NONE, WRONG, WRONG, WRONG, WRONG, WRONG],
+        // Of a sandbox whose workspace is not copied there is nothing to bring back.
+        Verb::Changes | Verb::Commit => {
+            let none = No("spec");
+            [NONE, none, none, none, none, none]
+        }
+        Verb::Discard => [NONE, No("spec"), No("spec"), WRONG, No("spec"), No("spec")],
     }
 }
 
@@ -236,13 +238,14 @@ fn walk(surface: &impl Surface) {
             let told = format!("{verb:?} in state {state}: {came:?}");
             match expected {
                 No(kind) => {
-                    assert_eq!(came.as_deref().map_err(|error| kind_of(error)), Err(kind), "{told}");
+                    assert_eq!(came.as_ref().map_err(|error| kind_of(error)), Err(kind), "{told}");
                     assert_eq!(surface.look(&name), before, "{told}");
                     continue;
                 }
                 Stays => {
                     assert_eq!(came, Ok(()), "{told}");
-                    let after = if verb == Verb::Promote { format!("{name}-new") } else { name.clone() };
+                    let after =
+                        if verb == Verb::Promote { format!("{name}-new") } else { name.clone() };
                     assert_eq!(surface.look(&after), before, "{told}");
                     if !leaves_traces(verb) {
                         continue;
@@ -435,20 +438,21 @@ impl Library {
                     Ok(files) => files,
                     Err(error) => return Some(Err(error)),
                 };
-                let other = InsidePath::new("/workspace/other").expect("a path");
+                let inside = |path: &str| InsidePath::new(path).expect("a path");
+                let (above, other) = (inside("/workspace"), inside("/workspace/other"));
                 let done = match verb {
                     Verb::ReadFile => files.read(&path, 10).await.map(drop),
                     Verb::WriteFile => {
                         files.put(&path, &b"y"[..], PutOptions::default()).await.map(drop)
                     }
-                    Verb::ListFiles => files.list(&path.parent()).await.map(drop),
+                    Verb::ListFiles => files.list(&above).await.map(drop),
                     Verb::MakeDirectory => files.make_directory(&other, 0o755, false).await,
                     Verb::MoveFile => files.rename(&path, &other, false).await,
                     Verb::RemoveFile => files.remove(&path, false).await.map(drop),
                     Verb::Download => {
                         files.download_tar(&path, tokio::io::sink(), 1 << 20).await.map(drop)
                     }
-                    _ => files.watch(&path.parent(), false).await.map(drop),
+                    _ => files.watch(&above, false).await.map(drop),
                 };
                 done.unwrap_or_else(|error| panic!("{verb:?} of {name}: {error}"));
                 Ok(())

@@ -14,6 +14,7 @@ mod hygiene;
 mod lifecycle;
 mod logs;
 mod once;
+mod owed;
 mod points;
 mod slot;
 pub(crate) mod store;
@@ -27,6 +28,7 @@ use store::{Base, Holder, Record, Store, StoreConfig, StoreError};
 use crate::engine::Engine;
 use crate::model::error::Error;
 use crate::native::living::{self, Living};
+use owed::Owed;
 use slot::Slot;
 
 pub use files::{
@@ -53,6 +55,7 @@ pub struct Sandboxes {
     store: Arc<Store>,
     volumes: PathBuf,
     slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
+    owed: Owed,
 }
 
 impl Sandboxes {
@@ -71,11 +74,22 @@ impl Sandboxes {
         self.store.let_go();
     }
 
+    /// Returns when nothing is under way any more of what must be ended because nobody waits for it: execs that are not in the
+    /// background, and one-shots. Whoever ends this process soon should wait for it, though not for ever.
+    pub async fn wind_up(&self) {
+        self.owed.nothing().await;
+    }
+
     async fn open_as(engine: &Engine, state: &Path, holder: Holder) -> Result<Self, Error> {
         let (state, volumes) = (state.to_owned(), state.join(VOLUMES));
         let store = blocking(move || open_store(&state, holder)).await?;
-        let this =
-            Self { engine: engine.clone(), store: Arc::new(store), volumes, slots: Arc::default() };
+        let this = Self {
+            engine: engine.clone(),
+            store: Arc::new(store),
+            volumes,
+            slots: Arc::default(),
+            owed: Owed::default(),
+        };
         let mut live = BTreeSet::new();
         for record in this.store.list() {
             if Living::connect(&this.store.directory(&record.id)).await?.is_some() {

@@ -52,7 +52,7 @@ impl Sandboxes {
         Ok(if request.background {
             following
         } else {
-            following.ends_with(Arc::clone(&lines.living))
+            following.ends_with(Arc::clone(&lines.living), self.owed.one_more())
         })
     }
 

@@ -176,7 +176,7 @@ impl Sandboxes {
         let probe = ExecRequest { cmd, timeout_ms: Some(PROBE_MS), ..ExecRequest::default() };
         lines.living.exec(&id, &probe).await?;
         let follow = lines.living.follow(&id, [0, 0]).await?;
-        let following = Following::lives(id, follow).ends_with(lines.living);
+        let following = Following::lives(id, follow).ends_with(lines.living, self.owed.one_more());
         let (exec, [stdout, stderr]) = following.collect().await?;
         if exec.end.is_none_or(|end| end.verdict != (Verdict::Exited { code: 0 })) {
             let told = stderr.text();
@@ -195,9 +195,10 @@ impl Sandboxes {
                 let env = record.request.env.into_iter();
                 env.filter(|(name, value)| is_secret(name, value)).collect()
             },
-            shares_workspace: record.request.workspace.is_some_and(|one| {
-                one.mode != crate::model::sandbox::WorkspaceMode::CopyOnWrite
-            }),
+            shares_workspace: record
+                .request
+                .workspace
+                .is_some_and(|one| one.mode != crate::model::sandbox::WorkspaceMode::CopyOnWrite),
         })
     }
 }
@@ -256,7 +257,9 @@ fn namespaces(all: &[Looks]) -> ForkCheck {
     let shared = NAMESPACES.into_iter().filter(|one| !differ(all, &format!("namespace {one}")));
     let shared: Vec<&str> = shared.collect();
     let found = match &*shared {
-        [] => "each has its own of all 7: processes, ports, sockets and queues are apart".to_owned(),
+        [] => {
+            "each has its own of all 7: processes, ports, sockets and queues are apart".to_owned()
+        }
         shared => format!("not told apart: {}", shared.join(", ")),
     };
     check("namespaces", shared.is_empty(), found, "report this: it is a fault of belljar")
@@ -315,7 +318,9 @@ fn leases(all: &[Looks]) -> ForkCheck {
     let one_directory = all.iter().filter(|one| one.shares_workspace).count() > 1;
     let found = match (&*shared, one_directory) {
         ([], false) => "each has file systems of its own: no lock or lease is common".to_owned(),
-        ([], true) => "/workspace is one directory of the host, with its locks and leases".to_owned(),
+        ([], true) => {
+            "/workspace is one directory of the host, with its locks and leases".to_owned()
+        }
         (shared, _) => format!("not told apart: {}", shared.join(", ")),
     };
     let fix = "use a workspace that is copied on write (DIR:cow)";
@@ -388,10 +393,13 @@ mod tests {
 
     #[test]
     fn secrets_are_known_by_name_and_by_shape() {
-        for name in ["API_TOKEN", "OPENAI_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "AUTH"] {
+        for name in ["API_TOKEN", "OPENAI_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "AUTH"]
+        {
             assert!(is_secret(name, "x"), "{name}");
         }
-        for name in ["PATH", "PWD", "HOME", "KEYBOARD", "AUTHOR", "TOKENIZERS_PARALLELISM", "MONKEY"] {
+        for name in
+            ["PATH", "PWD", "HOME", "KEYBOARD", "AUTHOR", "TOKENIZERS_PARALLELISM", "MONKEY"]
+        {
             assert!(!is_secret(name, "x"), "{name}");
         }
         assert!(is_secret("DATABASE_URL", "postgres://me:word@host/db"));

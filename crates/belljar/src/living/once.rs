@@ -1,6 +1,7 @@
 //! One-shots: a sandbox is made, one program runs in it, and it is torn down again, however that went: after the
 //! program's end, after an error, after its time limit, and when nobody waits for it any more.
 
+use super::owed::Debt;
 use super::{Following, Force, Sandboxes};
 use crate::model::error::{Error, SpecError};
 use crate::model::outcome::Captured;
@@ -32,11 +33,13 @@ pub(super) struct TearDown {
     sandboxes: Sandboxes,
     /// `None` once it is gone.
     id: Option<String>,
+    debt: Option<Debt>,
 }
 
 impl TearDown {
     pub(super) fn new(sandboxes: Sandboxes, id: String) -> Self {
-        Self { sandboxes, id: Some(id) }
+        let debt = Some(sandboxes.owed.one_more());
+        Self { sandboxes, id: Some(id), debt }
     }
 
     pub(super) fn id(&self) -> Option<&str> {
@@ -53,9 +56,12 @@ impl TearDown {
 impl Drop for TearDown {
     fn drop(&mut self) {
         if let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) {
-            let sandboxes = self.sandboxes.clone();
-            // Nobody is left to be told. What cannot be removed now has a time to live.
-            runtime.spawn(async move { sandboxes.remove(&id, Force::Yes).await.ok() });
+            let (sandboxes, debt) = (self.sandboxes.clone(), self.debt.take());
+            runtime.spawn(async move {
+                // Nobody is left to be told. What cannot be removed now has a time to live.
+                sandboxes.remove(&id, Force::Yes).await.ok();
+                drop(debt);
+            });
         }
     }
 }

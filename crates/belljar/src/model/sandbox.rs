@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::event::Event;
 use super::level::Level;
 use super::limits::LimitsRequest;
 use super::outcome::{FaultDomain, Stream, Verdict};
@@ -175,6 +176,9 @@ pub struct ExecInfo {
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub end: Option<ExecEnd>,
+    /// What it tried and was refused, as of a run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
 }
 
 /// How an exec ended.

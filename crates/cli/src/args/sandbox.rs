@@ -89,7 +89,7 @@ pub(crate) enum SandboxCommand {
     /// List files inside
     Ls(PathInside),
     /// Watch a directory inside, until interrupted
-    Watch(PathInside),
+    Watch(Watch),
     /// Keep a point to come back to
     Snapshot(Snapshot),
     /// List the points of one
@@ -403,6 +403,16 @@ pub(crate) struct PathInside {
     pub name: String,
     #[arg(default_value = "/workspace")]
     pub path: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    pub place: PathInside,
+
+    /// Also everything below it
+    #[arg(long, short)]
+    pub recursive: bool,
 }
 
 #[derive(Debug, Args)]

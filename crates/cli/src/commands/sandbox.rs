@@ -17,8 +17,8 @@ use hyper::Method;
 use serde::{Deserialize, Serialize};
 
 use super::run::{limits, pairs};
-use crate::args::{Confine, LimitArgs};
 use crate::args::sandbox::{Create, List, Remove, Sandbox, SandboxCommand, Stop};
+use crate::args::{Confine, LimitArgs};
 use crate::remote::sandboxes::{Way, empty};
 use crate::remote::{Failure, escaped};
 use crate::render;
@@ -51,41 +51,47 @@ pub(crate) async fn sandbox(args: Sandbox) -> u8 {
 async fn carry_out(args: Sandbox) -> Result<u8, Failure> {
     let way = Way::find(args.server.as_deref(), args.state.as_deref()).await?;
     let called = Called { way, json: args.json };
-    match args.command {
-        SandboxCommand::Create(one) => create(&called, *one).await,
-        SandboxCommand::List(one) => list(&called, &one).await,
-        SandboxCommand::Info(one) => info(&called, &one.name).await,
-        SandboxCommand::Start(one) => verb(&called, &one.name, "start").await,
-        SandboxCommand::Stop(one) => stop(&called, &one).await,
-        SandboxCommand::Kill(one) => verb(&called, &one.name, "kill").await,
-        SandboxCommand::Pause(one) => verb(&called, &one.name, "pause").await,
-        SandboxCommand::Resume(one) => verb(&called, &one.name, "resume").await,
-        SandboxCommand::Rm(one) => remove(&called, &one).await,
-        SandboxCommand::Exec(one) => execs::exec(&called, one).await,
-        SandboxCommand::Shell(one) => execs::shell(&called, one).await,
-        SandboxCommand::Execs(one) => execs::list(&called, &one.name).await,
-        SandboxCommand::Attach(one) => execs::attach(&called, &one).await,
-        SandboxCommand::Signal(one) => execs::signal(&called, &one).await,
-        SandboxCommand::Logs(one) => execs::logs(&called, &one).await,
-        SandboxCommand::RunPython(one) => once::python(&called, *one).await,
-        SandboxCommand::RunShell(one) => once::shell(&called, *one).await,
-        SandboxCommand::CheckFork(one) => points::check_fork(&called, &one).await,
-        SandboxCommand::Code(one) => code::code(&called, one).await,
-        SandboxCommand::Contexts(one) => code::contexts(&called, &one).await,
-        SandboxCommand::Cp(one) => files::copy(&called, &one).await,
-        SandboxCommand::Ls(one) => files::list(&called, &one).await,
-        SandboxCommand::Watch(one) => files::watch(&called, &one).await,
-        SandboxCommand::Undo(one) => verb(&called, &one.name, "undo").await,
-        SandboxCommand::Redo(one) => verb(&called, &one.name, "redo").await,
-        SandboxCommand::Snapshot(one) => points::take(&called, &one).await,
-        SandboxCommand::Snapshots(one) => points::list(&called, &one).await,
-        SandboxCommand::Rollback(one) => points::rollback(&called, &one).await,
-        SandboxCommand::Diff(one) => points::diff(&called, &one).await,
-        SandboxCommand::Fork(one) => points::fork(&called, &one).await,
-        SandboxCommand::Promote(one) => points::promote(&called, &one).await,
-        SandboxCommand::Export(one) => points::export(&called, &one).await,
-        SandboxCommand::Import(one) => points::import(&called, &one).await,
-        SandboxCommand::Workspace(one) => points::workspace(&called, one).await,
+    let done = dispatch(&called, args.command).await;
+    called.way.wind_up().await;
+    done
+}
+
+async fn dispatch(called: &Called, command: SandboxCommand) -> Result<u8, Failure> {
+    match command {
+        SandboxCommand::Create(one) => create(called, *one).await,
+        SandboxCommand::List(one) => list(called, &one).await,
+        SandboxCommand::Info(one) => info(called, &one.name).await,
+        SandboxCommand::Start(one) => verb(called, &one.name, "start").await,
+        SandboxCommand::Stop(one) => stop(called, &one).await,
+        SandboxCommand::Kill(one) => verb(called, &one.name, "kill").await,
+        SandboxCommand::Pause(one) => verb(called, &one.name, "pause").await,
+        SandboxCommand::Resume(one) => verb(called, &one.name, "resume").await,
+        SandboxCommand::Rm(one) => remove(called, &one).await,
+        SandboxCommand::Exec(one) => execs::exec(called, one).await,
+        SandboxCommand::Shell(one) => execs::shell(called, one).await,
+        SandboxCommand::Execs(one) => execs::list(called, &one.name).await,
+        SandboxCommand::Attach(one) => execs::attach(called, &one).await,
+        SandboxCommand::Signal(one) => execs::signal(called, &one).await,
+        SandboxCommand::Logs(one) => execs::logs(called, &one).await,
+        SandboxCommand::RunPython(one) => once::python(called, *one).await,
+        SandboxCommand::RunShell(one) => once::shell(called, *one).await,
+        SandboxCommand::CheckFork(one) => points::check_fork(called, &one).await,
+        SandboxCommand::Code(one) => code::code(called, one).await,
+        SandboxCommand::Contexts(one) => code::contexts(called, &one).await,
+        SandboxCommand::Cp(one) => files::copy(called, &one).await,
+        SandboxCommand::Ls(one) => files::list(called, &one).await,
+        SandboxCommand::Watch(one) => files::watch(called, &one).await,
+        SandboxCommand::Undo(one) => verb(called, &one.name, "undo").await,
+        SandboxCommand::Redo(one) => verb(called, &one.name, "redo").await,
+        SandboxCommand::Snapshot(one) => points::take(called, &one).await,
+        SandboxCommand::Snapshots(one) => points::list(called, &one).await,
+        SandboxCommand::Rollback(one) => points::rollback(called, &one).await,
+        SandboxCommand::Diff(one) => points::diff(called, &one).await,
+        SandboxCommand::Fork(one) => points::fork(called, &one).await,
+        SandboxCommand::Promote(one) => points::promote(called, &one).await,
+        SandboxCommand::Export(one) => points::export(called, &one).await,
+        SandboxCommand::Import(one) => points::import(called, &one).await,
+        SandboxCommand::Workspace(one) => points::workspace(called, one).await,
     }
 }
 

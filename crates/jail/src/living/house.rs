@@ -319,6 +319,9 @@ impl House {
             self.end_now();
             return Some(());
         }
+        if let Some(Note::Touched(place)) = Note::from_bytes(&bytes[..received.length]) {
+            self.tell_touched(place);
+        }
         (received.length > 0).then_some(())
     }
 

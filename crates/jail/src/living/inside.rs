@@ -164,6 +164,7 @@ impl Init<'_> {
             rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
             let fired = fds.map(|one| !one.revents().is_empty());
             if fired[1] {
+                self.built.tripwires.attend_all(self.notes);
                 self.reap()?;
             }
             if fired[0] && !self.obey()? {
@@ -203,6 +204,8 @@ impl Init<'_> {
 
     /// Starts a shepherd. If that cannot be, its line is closed, which tells the keeper.
     fn start(&mut self, task: Task) {
+        // Each exec is told of what it opens, though another did before.
+        self.built.tripwires.set_again();
         let plan = if task.part == Part::Agent { self.agent_plan } else { self.plan };
         match clone(self.single, 0, None) {
             Ok(Cloned::Child) => shepherd::run(self.single, plan, &self.built, task),

@@ -125,7 +125,12 @@ impl hyper::body::Body for Given {
         }
         let mut piece = vec![0; PIECE_BYTES];
         let mut room = ReadBuf::new(&mut piece);
-        match ready!(Pin::new(&mut self.reader).poll_read(context, &mut room)) {
+        let read = Pin::new(&mut self.reader).poll_read(context, &mut room);
+        if read.is_pending() && self.work.is_none() {
+            // Who wrote is done, whether it said so or not: a writer that is only dropped ends no pipe.
+            return Poll::Ready(None);
+        }
+        match ready!(read) {
             Err(error) => Poll::Ready(Some(Err(error))),
             Ok(()) => {
                 let length = room.filled().len();

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use belljar_jail::agent;
 use belljar_jail::layer::Layer;
 use belljar_jail::living::talk::{ENDED, LivingPlan, MAX_AGENTS, MAX_EXECS, Order};
-use belljar_jail::agent;
 use belljar_jail::plan::{
     Bind, BindKind, Bound, CgroupVersion, Files, Hierarchy, Identity, MapWriter, Plan, Resource,
     Root, pack,

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ALL, Called, at, say};
 use crate::args::sandbox::{
-    CheckFork, Commit, Diff, Export, Fork, Import, Point, Promote, Snapshot, Snapshots, WorkspaceCommand,
+    CheckFork, Commit, Diff, Export, Fork, Import, Point, Promote, Snapshot, Snapshots,
+    WorkspaceCommand,
 };
 use crate::remote::sandboxes::{contents, empty, lost};
 use crate::remote::{Failure, escaped};

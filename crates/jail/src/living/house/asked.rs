@@ -46,7 +46,10 @@ impl House {
             return;
         };
         let to = (number, said.request.id);
-        self.living.last_used = Instant::now();
+        // To look at it is not to use it.
+        if !matches!(said.request.ask, Ask::Usage | Ask::List) {
+            self.living.last_used = Instant::now();
+        }
         if let Some(answer) = self.do_as_asked(to, said)
             && let Some(clients) = &mut self.clients
         {
