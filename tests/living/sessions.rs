@@ -112,7 +112,7 @@ fn contexts_run_at_once_and_apart() {
     assert_eq!(listed["contexts"].as_array().map(Vec::len), Some(3), "{listed}");
     served.client.delete(&Served::at(&format!("/contexts/{}", made[0]))).is(204);
     let gone = json!({"context": made[0], "code": "1"});
-    served.client.post(&Served::at("/code"), &gone).refused(404, "not_found");
+    served.client.post(&Served::at("/code"), &gone).refused(400, "spec");
 }
 
 #[test]

@@ -321,6 +321,9 @@ fn commands_list_watch_and_copy_and_say_why_not() {
     let back = desk.directory.join("back.csv");
     let copied = desk.json(&["cp", "one:data.csv", back.to_str().expect("a name")]);
     assert_eq!((&copied["files"], &copied["bytes"]), (&json!(1), &json!(3)), "{copied}");
+    let large = desk.directory.file("large", vec![1; 4 << 20]);
+    let large = large.to_str().expect("a name");
+    desk.refused(&["cp", large, "none:/workspace/"], "there is no sandbox none");
     desk.ok(&["pause", "one"]);
     let begun = Instant::now();
     desk.refused(&["ls", "one"], "belljar sandbox resume one");

@@ -476,5 +476,6 @@ fn tree(tree: store::Tree) -> Tree {
 pub(super) fn conflict(record: &Record, verb: &str, why: &str) -> Error {
     let state = serde_json::to_value(record.state).unwrap_or_default();
     let state = state.as_str().unwrap_or_default().to_owned();
-    Error::Conflict { what: format!("cannot {verb} {}, which is {state}: {why}", record.name) }
+    let stop = if why.starts_with("hint:") { '.' } else { ':' };
+    Error::Conflict { what: format!("cannot {verb} {}, which is {state}{stop} {why}", record.name) }
 }

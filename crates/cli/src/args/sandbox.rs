@@ -6,6 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::{Confine, LimitArgs, milliseconds};
 
+const STATES: [&str; 5] = ["created", "running", "paused", "stopped", "failed"];
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -175,7 +177,7 @@ pub(crate) struct List {
     pub labels: Vec<String>,
 
     /// Only those in this state: created, running, paused, stopped, failed
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", value_parser = STATES)]
     pub in_state: Option<String>,
 }
 

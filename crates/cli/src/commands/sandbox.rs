@@ -261,12 +261,23 @@ async fn stop(called: &Called, args: &Stop) -> Result<u8, Failure> {
 }
 
 async fn remove(called: &Called, args: &Remove) -> Result<u8, Failure> {
+    let (mut removed, mut failed) = (Vec::new(), None);
     for name in &args.names {
         let path = at(name, if args.force { "?force=true" } else { "" });
-        called.way.tell(Method::DELETE, &path, empty()).await?;
-        if !called.json {
-            render::words(&format!("{name} is gone"));
+        match called.way.tell(Method::DELETE, &path, empty()).await {
+            Ok(()) if called.json => removed.push(name),
+            Ok(()) => render::words(&format!("{name} is gone")),
+            // The others go all the same; of several reasons the last is told in the end.
+            Err(failure) => {
+                if let Some(before) = failed.replace(failure).filter(|_| !called.json) {
+                    render::trouble(&Failure::text(&before), 0);
+                }
+            }
         }
     }
-    Ok(0)
+    match failed {
+        Some(failure) => Err(failure),
+        None if called.json => Ok(render::json(&serde_json::json!({ "removed": removed }))),
+        None => Ok(0),
+    }
 }

@@ -1,7 +1,7 @@
 //! Bodies of any length that go through memory piece by piece, in both directions.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::response::Response;
@@ -125,14 +125,12 @@ impl hyper::body::Body for Given {
         }
         let mut piece = vec![0; PIECE_BYTES];
         let mut room = ReadBuf::new(&mut piece);
-        let read = Pin::new(&mut self.reader).poll_read(context, &mut room);
-        if read.is_pending() && self.work.is_none() {
-            // Who wrote is done, whether it said so or not: a writer that is only dropped ends no pipe.
-            return Poll::Ready(None);
-        }
-        match ready!(read) {
-            Err(error) => Poll::Ready(Some(Err(error))),
-            Ok(()) => {
+        match Pin::new(&mut self.reader).poll_read(context, &mut room) {
+            // Nobody writes any more, and all was read.
+            Poll::Pending if self.work.is_none() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
+            Poll::Ready(Ok(())) => {
                 let length = room.filled().len();
                 piece.truncate(length);
                 Poll::Ready((length > 0).then(|| Ok(Frame::data(piece.into()))))

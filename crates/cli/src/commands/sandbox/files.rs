@@ -147,7 +147,11 @@ async fn upload(called: &Called, from: &Path, name: &str, path: &str) -> Result<
     // A server that refuses has the better reason than a pipe that broke for it.
     let (skipped, done) = tokio::select! {
         biased;
-        done = &mut sending => (packing.await, done?),
+        // One that was refused needs no more packing, which nobody would read.
+        done = &mut sending => {
+            let done = done?;
+            (packing.await, done)
+        }
         packed = &mut packing => (packed, sending.await?),
     };
     let skipped = skipped?.into_iter().map(|one| format!("{} ({})", one.path, one.reason));
