@@ -67,7 +67,9 @@ impl LoopDevice {
             match configure(&device, file.as_fd().as_raw_fd()) {
                 Ok(()) => return Ok(Self { _device: device, path }),
                 // Or somebody is letting go of it: a moment later it is free, or another number is.
-                Err(Errno::BUSY) => drop(rustix::event::poll(&mut [], Some(&MOMENT))),
+                Err(Errno::BUSY) => {
+                    rustix::event::poll(&mut [], Some(&MOMENT)).ok();
+                }
                 Err(errno) => return Err(errno.into()),
             }
         }

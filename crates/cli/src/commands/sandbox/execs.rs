@@ -17,6 +17,8 @@ use crate::render::{self, Live};
 
 /// What runs a script.
 const BASH: &str = "/bin/bash";
+/// In which sandbox and where one is.
+const PROMPT: &str = "\\h:\\w\\$ ";
 
 pub(super) async fn exec(called: &Called, args: Exec) -> Result<u8, Failure> {
     let request = request(&args.how, args.cmd)?;
@@ -26,7 +28,8 @@ pub(super) async fn exec(called: &Called, args: Exec) -> Result<u8, Failure> {
 pub(super) async fn shell(called: &Called, args: Shell) -> Result<u8, Failure> {
     let wants_terminal = args.script.is_none() && !args.how.background && args.how.stdin.is_none();
     if wants_terminal && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
-        let request = request(&args.how, vec![BASH.to_owned(), "-i".to_owned()])?;
+        let mut request = request(&args.how, vec![BASH.to_owned(), "-i".to_owned()])?;
+        request.env.entry("PS1".to_owned()).or_insert_with(|| PROMPT.to_owned());
         return terminal::open(called, &args.name, request).await;
     }
     let script = match args.script {
