@@ -51,6 +51,25 @@ fn run_can_be_read_again_with_its_events_and_its_report() {
 }
 
 #[test]
+fn a_graded_run_is_recorded_with_the_candidate_as_its_code() {
+    let server = Server::start();
+    let code = "def add(a, b):\n    return a + b\n";
+    let asked = json!({ "code": code, "cases": [{ "input_args": [2, 3], "expected_output": 5 }] });
+    let headers = [("Host", "localhost")];
+    let grade = server.unix().post("/v1/grades", &headers, &asked).json();
+    let id = grade["executions"][0].as_str().unwrap_or_else(|| panic!("{grade:#}"));
+    let run = get(&server, &format!("/v1/runs/{id}")).json();
+    assert_eq!(run["start"]["code"], code, "{run:#}");
+    let same = get(&server, &format!("/v1/runs/{}", id_of_plain(&server, code))).json();
+    assert_eq!(run["summary"]["code_digest"], same["summary"]["code_digest"], "{run:#}");
+}
+
+/// The id of an ordinary run of this code.
+fn id_of_plain(server: &Server, code: &str) -> String {
+    id(&server.run(&python(code)).json()).to_owned()
+}
+
+#[test]
 fn trail_and_numbers_are_read_with_filters() {
     let server = Server::start();
     for team in ["red", "red", "b lue&x=1"] {
