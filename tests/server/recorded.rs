@@ -46,6 +46,15 @@ fn run_can_be_read_again_with_its_events_and_its_report() {
     assert!(page.text().starts_with("<!DOCTYPE html>"));
     let explained = get(&server, &format!("/v1/runs/{}/explanation", id(&outcome))).json();
     assert!(explained["recommendations"].as_array().is_some_and(|all| !all.is_empty()));
+    let failed = server.run(&python("def half(x):\n    return x / 0\n\nhalf(2)\n")).json();
+    let explained = get(&server, &format!("/v1/runs/{}/explanation", id(&failed))).json();
+    let advice = &explained["feedback"][0];
+    assert_eq!(
+        (&advice["error_type"], &advice["line"]),
+        (&"ZeroDivisionError".into(), &2.into()),
+        "{explained:#}"
+    );
+    assert!(advice["excerpt"].as_str().is_some_and(|text| text.contains("return x / 0")));
     let missing = get(&server, "/v1/runs/01HZZZZZZZ");
     assert_eq!((missing.status, missing.json()["kind"].clone()), (404, "not_found".into()));
 }
