@@ -115,9 +115,17 @@ def test_words_of_a_server_that_cannot_start_are_told(place: Path, monkeypatch: 
 
 def test_secrets_of_this_process_are_not_seen_inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDK_SECRET", "do not tell")
-    code = "import os\nprint(dict(os.environ), [open(f'/proc/{p}/environ').read() for p in os.listdir('/proc') if p.isdigit()])"
+    code = (
+        "import os\n"
+        "print(dict(os.environ))\n"
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    try:\n"
+        "        print(open(f'/proc/{pid}/environ').read())\n"
+        "    except OSError as error:\n"
+        "        print(pid, error.strerror)\n"
+    )
     control: Dict[str, str] = dict(os.environ)
     seen = subprocess.run([sys.executable, "-c", "import os; print(dict(os.environ))"], stdout=-1, text=True, env=control)
     assert "do not tell" in seen.stdout
     result = belljar.run(code)
-    assert result.ok and "do not tell" not in result.stdout + result.stderr
+    assert result.check().stdout.count("PATH=") >= 1 and "do not tell" not in result.stdout

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import socket
+import sysconfig
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -90,7 +91,7 @@ def test_program_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_
         belljar.Client().run("print(1)")
     monkeypatch.delenv("BELLJAR_BIN")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(_find.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(belljar.ServerNotFound, match="pip install belljar"):
         belljar.Client().run("print(1)")
 
@@ -137,7 +138,8 @@ class Scripted(BaseHTTPRequestHandler):
         self.seen.append((self.path, self.headers["idempotency-key"]))
         status, headers, body = self.answers.pop(0)
         if status == 0:
-            return self.connection.close()
+            self.connection.close()
+            return
         self.send_response(status)
         for name, value in {"content-length": str(len(body)), **headers}.items():
             self.send_header(name, value)
