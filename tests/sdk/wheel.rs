@@ -45,7 +45,8 @@ fn wheel_brings_the_package_and_the_program() {
     let depends = packages(Path::new(&tools)).display().to_string();
     std::fs::write(packages(&python).join("depends.pth"), depends).expect("our own environment");
     let code = "import belljar\n\
-                print(belljar._find.program(), belljar.__version__, belljar.run('print(6 * 7)').stdout)";
+                print(belljar._find.program(), belljar.__version__, belljar.run('print(6 * 7)').stdout)\n\
+                belljar.stop_server()";
     let ended = Program::new("/usr/bin/env")
         .args(["-u", "BELLJAR_BIN"])
         .arg(&python)
