@@ -4,6 +4,7 @@
 //! public is safe to call.
 
 pub mod attempt;
+pub mod copies;
 pub mod enter;
 pub mod fd;
 pub mod landlock;

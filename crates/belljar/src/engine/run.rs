@@ -58,6 +58,14 @@ impl Run<'_> {
         self
     }
 
+    /// Records this as its code: the program that runs is one of ours, which loads it.
+    pub(crate) fn recorded_with(mut self, code: &str) -> Self {
+        if let Some(asked) = &mut self.asked {
+            asked.code = Some(code.to_owned());
+        }
+        self
+    }
+
     pub fn spec(&self) -> &Spec {
         &self.spec
     }

@@ -17,7 +17,7 @@ how, rest = sys.argv[1], sys.argv[2:]
 cut = rest.index("--") if "--" in rest else len(rest)
 modules, own = rest[:cut], rest[cut + 1:]
 ahead = {}  # loaded, but for its main(): by its text, so that what is run is what was asked for
-kept, newest, ours, before, bare_fork = set(), None, set(), {}, None
+kept, newest, ours, before, copies = set(), None, set(), {}, None
 forms = [(one.encoding, one.errors) for one in (sys.stdin, sys.stdout, sys.stderr)]  # as the locale has it
 sys.path[:] = [entry for entry in sys.path if entry]  # the empty one is there for -c alone
 
@@ -34,7 +34,8 @@ def load():
         ahead[text.encode()] = main = program(path)
         main.__name__ = "ahead"
         exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
-        main.__name__, main.bare_fork = "__main__", bare_fork
+        main.__name__, main.copies = "__main__", copies
+        main.rehearse()
     for number in range(1, _signal.NSIG):  # whatever this process was started with
         if _signal.getsignal(number) is _signal.SIG_IGN and number not in (_signal.SIGPIPE, _signal.SIGXFSZ):
             _signal.signal(number, _signal.SIG_DFL)
@@ -276,11 +277,11 @@ def stream(number):
 
 def serve():
     """A zygote's life: one copy for each wish, until the engine is gone."""
-    global bare_fork
+    global copies
     import ctypes
 
     jar, python = ctypes.PyDLL("/proc/self/fd/1"), ctypes.pythonapi
-    bare_fork = python.fork  # the C library's, which the whole process sees
+    copies = jar.belljar_copies
     os.dup2(2, 1)
     open_streams()
 

@@ -184,10 +184,17 @@ pub(super) async fn attach(called: &Called, args: &Attach) -> Result<u8, Failure
     }
     let mut input = terminal::input();
     let feeding = async {
-        while let Some(piece) = input.recv().await {
-            called.way.tell(Method::POST, &format!("{exec}/stdin"), bytes(piece)).await?;
+        let fed = async {
+            while let Some(piece) = input.recv().await {
+                called.way.tell(Method::POST, &format!("{exec}/stdin"), bytes(piece)).await?;
+            }
+            called.way.tell(Method::POST, &format!("{exec}/stdin?close=true"), empty()).await
+        };
+        match fed.await {
+            // It has ended and wants no more: whoever follows it tells how.
+            Err(Failure::Told(problem)) if &*problem.kind == "not_found" => {}
+            fed => fed?,
         }
-        called.way.tell(Method::POST, &format!("{exec}/stdin?close=true"), empty()).await?;
         std::future::pending::<Result<u8, Failure>>().await
     };
     tokio::select! {
