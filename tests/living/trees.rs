@@ -321,6 +321,10 @@ fn commands_list_watch_and_copy_and_say_why_not() {
     let back = desk.directory.join("back.csv");
     let copied = desk.json(&["cp", "one:data.csv", back.to_str().expect("a name")]);
     assert_eq!((&copied["files"], &copied["bytes"]), (&json!(1), &json!(3)), "{copied}");
+    let listed = desk.json(&["ls", "one", "/"]);
+    assert!(listed["entries"].as_array().is_some_and(|all| all.len() > 5), "{listed}");
+    desk.ok(&["cp", file.to_str().expect("a name"), "one:/home/sandbox/named.csv"]);
+    assert_eq!(desk.ok(&["exec", "one", "--", "cat", "/home/sandbox/named.csv"]), "1,2");
     let large = desk.directory.file("large", vec![1; 4 << 20]);
     let large = large.to_str().expect("a name");
     desk.refused(&["cp", large, "none:/workspace/"], "there is no sandbox none");
