@@ -1,0 +1,184 @@
+//! A root that is held ready. Of some sixty mounts most are the same in every sandbox: views of the host, devices, and
+//! a tmpfs of names and small files that is read-only by the time that a program sees it. A nursery makes those once,
+//! in a mount namespace of its own, which its keepers are in and their inits get copies of. Init then clones the tree
+//! in one call, and adds what is its sandbox's own: /proc, terminals, and all that can be written.
+//!
+//! Only root's nursery can have one: an ordinary user's would need a user namespace around it, in which ids can be
+//! mapped no more. And nothing depends on it: where there is none, init makes everything itself.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use belljar_sys::Result;
+use belljar_sys::mount::{NO_DEV, NO_SUID, READ_ONLY, Reach, set_attributes};
+use belljar_sys::process::unshare_mounts;
+use rustix::fs::{CWD, Mode};
+use rustix::mount::{
+    MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount,
+};
+
+use super::{STAGE, attach, clone_of, fill, make_directories, new_mount, open_trees, stage_at};
+use crate::plan::{BindKind, Files, Plan, Root};
+
+/// Where they lie: directories that a Linux has (hier(7)) and that none of its programs live in.
+const PLACES: [&str; 3] = ["/mnt", "/srv", "/media"];
+/// Roots held at once. Each adds its mounts to what every sandbox's mount namespace begins with.
+const MOST_ROOTS: usize = 3;
+/// Plans that a root is known to serve.
+const MOST_PLANS: usize = 8;
+/// What lies in a corner: covers, which are empty.
+const CORNER: [(&str, &str); 3] = [("size", "64k"), ("nr_inodes", "64"), ("mode", "0755")];
+
+/// The roots that a nursery holds.
+#[derive(Debug)]
+pub(crate) struct ReadyRoots {
+    /// The last made is the last.
+    roots: Vec<Ready>,
+    place: Option<PathBuf>,
+    made: u32,
+}
+
+#[derive(Debug)]
+struct Ready {
+    layout: Root,
+    /// Device and inode of each source when it was made.
+    sources: Vec<Option<(u64, u64)>>,
+    place: PathBuf,
+    /// Plans that were compared with it, and found to want the same of a host that is the same.
+    serves: Vec<Rc<Plan>>,
+}
+
+impl ReadyRoots {
+    /// Moves this process to a mount namespace of its own, which follows what the host mounts and unmounts. `None`:
+    /// it may not.
+    pub(crate) fn begin() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        unshare_mounts().ok()?;
+        let follow = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        mount_change("/", follow).ok()?;
+        Some(Self { roots: Vec::new(), place: None, made: 0 })
+    }
+
+    /// The place of a root for a plan, which is made if need be. `None`: init is to make it, and will tell what is in
+    /// the way if something is.
+    pub(crate) fn of(&mut self, plan: &Rc<Plan>) -> Option<PathBuf> {
+        let known = |one: &&Ready| one.serves.iter().any(|plan_of| Rc::ptr_eq(plan_of, plan));
+        if let Some(ready) = self.roots.iter().find(known) {
+            return Some(ready.place.clone());
+        }
+        let Files::Root(layout) = &plan.files else { return None };
+        if !is_common(plan, layout) {
+            return None;
+        }
+        let sources = sources_of(layout);
+        let same = |one: &&mut Ready| one.sources == sources && is_same(&one.layout, layout);
+        if let Some(ready) = self.roots.iter_mut().find(same) {
+            ready.serves.truncate(MOST_PLANS - 1);
+            ready.serves.insert(0, Rc::clone(plan));
+            return Some(ready.place.clone());
+        }
+        while self.roots.len() >= MOST_ROOTS {
+            let oldest = self.roots.remove(0);
+            // Those who have copies of it keep them.
+            unmount(&oldest.place, UnmountFlags::DETACH).ok()?;
+        }
+        let place = self.make(layout).ok()?;
+        let serves = vec![Rc::clone(plan)];
+        self.roots.push(Ready { layout: layout.clone(), sources, place: place.clone(), serves });
+        Some(place)
+    }
+
+    fn make(&mut self, layout: &Root) -> Result<PathBuf> {
+        let above = match &self.place {
+            Some(place) => place.clone(),
+            None => open_place(layout)?,
+        };
+        self.place = Some(above.clone());
+        self.made += 1;
+        let place = above.join(self.made.to_string());
+        // Ours may be stricter, and what is made here is for others to read.
+        let before = rustix::process::umask(Mode::from_raw_mode(0o022));
+        let made = make_at(&place, layout);
+        rustix::process::umask(before);
+        if made.is_err() {
+            unmount(&place, UnmountFlags::DETACH).ok();
+        }
+        made.map(|()| place)
+    }
+}
+
+/// Covers the first place that no view of the host comes from.
+fn open_place(layout: &Root) -> Result<PathBuf> {
+    let is_free = |place: &&&str| {
+        let is_source = layout.binds.iter().any(|bind| bind.source.starts_with(place));
+        Path::new(place).is_dir() && !is_source
+    };
+    let place = PathBuf::from(PLACES.iter().find(is_free).ok_or(belljar_sys::Errno::NOENT)?);
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let cover = new_mount("tmpfs", &CORNER, flags)?;
+    attach(cover.as_fd(), CWD, &place)?;
+    Ok(place)
+}
+
+fn make_at(place: &Path, layout: &Root) -> Result<()> {
+    let errno = |stopped: crate::report::Stopped| belljar_sys::Errno::from_raw_os_error(stopped.errno);
+    rustix::fs::mkdir(place, super::READABLE)?;
+    let (binds, devices) = open_trees(layout).map_err(errno)?;
+    let root = stage_at(place)?;
+    fill(root.as_fd(), layout, &binds, &devices).map_err(errno)?;
+    make_directories(root.as_fd(), Path::new("/proc"))?;
+    for directory in &layout.writable.directories {
+        make_directories(root.as_fd(), &directory.target)?;
+    }
+    set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This)
+}
+
+/// What only some sandboxes have, or what is broken on purpose, init makes itself.
+fn is_common(plan: &Plan, layout: &Root) -> bool {
+    let writable = |one: &crate::plan::Bind| one.kind == BindKind::WritableDirectory;
+    plan.hold.is_some()
+        && plan.fault.is_none()
+        && plan.placed.is_empty()
+        && layout.trees.is_empty()
+        && !layout.proc.absent
+        && !layout.binds.iter().any(writable)
+}
+
+/// Whether both want the same of what is held ready.
+fn is_same(one: &Root, other: &Root) -> bool {
+    one.binds == other.binds
+        && one.directories == other.directories
+        && one.symlinks == other.symlinks
+        && one.texts == other.texts
+        && one.devices == other.devices
+        && one.pseudo_terminals == other.pseudo_terminals
+        && one.writable.directories == other.writable.directories
+}
+
+/// What is where the sources are, now.
+fn sources_of(layout: &Root) -> Vec<Option<(u64, u64)>> {
+    let look = |path: &Path| {
+        std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    };
+    let devices = layout.devices.iter().map(|device| look(&Path::new("/dev").join(&device.name)));
+    layout.binds.iter().map(|bind| look(&bind.source)).chain(devices).collect()
+}
+
+/// A copy of a root that is held ready, of our own mount namespace's copy.
+pub(super) fn copy(place: &Path) -> Result<OwnedFd> {
+    clone_of(CWD, place.to_str().ok_or(belljar_sys::Errno::INVAL)?)
+}
+
+/// Puts such a copy onto the stage, over a corner for what is this sandbox's own and nobody shall see.
+pub(super) fn stage(ready: &OwnedFd) -> Result<(OwnedFd, Option<OwnedFd>)> {
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let corner = new_mount("tmpfs", &CORNER, flags)?;
+    attach(corner.as_fd(), CWD, Path::new(STAGE))?;
+    attach(ready.as_fd(), CWD, Path::new(STAGE))?;
+    let root = ready.try_clone().map_err(crate::cgroup::errno)?;
+    Ok((root, Some(corner)))
+}
