@@ -87,6 +87,33 @@ each_level!(state_of_python_is_as_cold, [standard, strict], |level| {
     );
 });
 
+/// Names, kinds, rights and contents of all that is not the host's own tree or the kernel's; and who may write where.
+/// Only owners differ: see the guide.
+const ROOT: &str = "import os, stat
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+print(sorted((m[4], m[5], m[m.index('-') + 1]) for m in mounts))
+for top, names, files in os.walk('/'):
+    names[:] = sorted(n for n in names if os.path.join(top, n) not in ('/usr', '/proc', '/etc/ssl', '/etc/alternatives'))
+    for path in [top] + [os.path.join(top, n) for n in sorted(files + names)]:
+        s = os.lstat(path)
+        small = stat.S_ISREG(s.st_mode) and s.st_size < 4096
+        try:
+            held = open(path).read() if small else os.readlink(path) if stat.S_ISLNK(s.st_mode) else ''
+        except OSError as error:
+            held = error.errno
+        print(path, oct(s.st_mode), s.st_rdev, held, os.access(path, os.W_OK))
+for path in ('/x', '/etc/x', '/etc/passwd', '/usr/x', '/home/x', '/dev/x', '/.belljar/x', '/proc/x'):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+        print(path, 'written')
+    except OSError as error:
+        print(path, error.errno)
+";
+
+each_level!(root_is_as_cold, [standard, strict], |level| {
+    all_same(level, "python", &[ROOT]);
+});
+
 each_level!(python_ends_as_cold, [standard, strict], |level| {
     all_same(
         level,
