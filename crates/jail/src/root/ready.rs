@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use belljar_sys::Result;
 use belljar_sys::mount::{NO_DEV, NO_SUID, READ_ONLY, Reach, set_attributes};
@@ -26,6 +27,8 @@ use crate::plan::{BindKind, Files, Plan, Root};
 const PLACES: [&str; 3] = ["/mnt", "/srv", "/media"];
 /// Roots held at once. Each adds its mounts to what every sandbox's mount namespace begins with.
 const MOST_ROOTS: usize = 3;
+/// How long the host is believed to be as it was. A file that is replaced, as by an upgrade, is another from then on.
+const BELIEVED: Duration = Duration::from_secs(1);
 /// Plans that a root is known to serve.
 const MOST_PLANS: usize = 8;
 /// What lies in a corner: covers, which are empty.
@@ -45,9 +48,22 @@ struct Ready {
     layout: Root,
     /// Device and inode of each source when it was made.
     sources: Vec<Option<(u64, u64)>>,
+    /// When they were last looked at.
+    looked: Instant,
     place: PathBuf,
     /// Plans that were compared with it, and found to want the same of a host that is the same.
     serves: Vec<Rc<Plan>>,
+}
+
+impl Ready {
+    /// Its sources are still what it shows.
+    fn is_as_it_was(&mut self) -> bool {
+        if self.looked.elapsed() < BELIEVED {
+            return true;
+        }
+        self.looked = Instant::now();
+        self.sources == sources_of(&self.layout)
+    }
 }
 
 impl ReadyRoots {
@@ -66,9 +82,12 @@ impl ReadyRoots {
     /// The place of a root for a plan, which is made if need be. `None`: init is to make it, and will tell what is in
     /// the way if something is.
     pub(crate) fn of(&mut self, plan: &Rc<Plan>) -> Option<PathBuf> {
-        let known = |one: &&Ready| one.serves.iter().any(|plan_of| Rc::ptr_eq(plan_of, plan));
-        if let Some(ready) = self.roots.iter().find(known) {
-            return Some(ready.place.clone());
+        let known = |one: &&mut Ready| one.serves.iter().any(|served| Rc::ptr_eq(served, plan));
+        if let Some(ready) = self.roots.iter_mut().find(known) {
+            if ready.is_as_it_was() {
+                return Some(ready.place.clone());
+            }
+            ready.serves.clear(); // it goes when there are too many: somebody may be about to copy it
         }
         let Files::Root(layout) = &plan.files else { return None };
         if !is_common(plan, layout) {
@@ -88,7 +107,9 @@ impl ReadyRoots {
         }
         let place = self.make(layout).ok()?;
         let serves = vec![Rc::clone(plan)];
-        self.roots.push(Ready { layout: layout.clone(), sources, place: place.clone(), serves });
+        let looked = Instant::now();
+        let (layout, made) = (layout.clone(), place.clone());
+        self.roots.push(Ready { layout, sources, looked, place: made, serves });
         Some(place)
     }
 
@@ -181,4 +202,52 @@ pub(super) fn stage(ready: &OwnedFd) -> Result<(OwnedFd, Option<OwnedFd>)> {
     attach(ready.as_fd(), CWD, Path::new(STAGE))?;
     let root = ready.try_clone().map_err(crate::cgroup::errno)?;
     Ok((root, Some(corner)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(source: &Path) -> Root {
+        let bind = serde_json::json!({
+            "source": source, "target": "/etc/one", "kind": "read_only_file", "identity": null
+        });
+        let root = serde_json::json!({
+            "hostname": "a", "binds": [bind], "directories": [], "symlinks": [], "texts": [],
+            "devices": [], "pseudo_terminals": true,
+            "proc": {"absent": false, "only_processes": true, "masked": [], "watched": []},
+            "writable": {"bytes": 1, "inodes": 1, "directories": []},
+        });
+        serde_json::from_value(root).unwrap()
+    }
+
+    #[test]
+    fn a_root_whose_sources_were_replaced_is_not_used_for_longer_than_a_second() {
+        let path = std::env::temp_dir().join(format!("belljar-ready-{}", std::process::id()));
+        std::fs::write(&path, "old").unwrap();
+        let layout = layout(&path);
+        let sources = sources_of(&layout);
+        let long_ago = Instant::now().checked_sub(2 * BELIEVED).unwrap();
+        let mut ready =
+            Ready { layout, sources, looked: long_ago, place: PathBuf::new(), serves: Vec::new() };
+        assert!(ready.is_as_it_was());
+        let other = path.with_extension("new");
+        std::fs::write(&other, "new").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert!(ready.is_as_it_was(), "it was looked at just now");
+        ready.looked = long_ago;
+        assert!(!ready.is_as_it_was());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_in_a_ready_root_may_differ_and_what_is_may_not() {
+        let one = layout(Path::new("/a"));
+        let mut other = one.clone();
+        (other.hostname, other.writable.bytes, other.proc.only_processes) =
+            ("b".to_owned(), 2, false);
+        assert!(is_same(&one, &other));
+        other.binds[0].source = PathBuf::from("/b");
+        assert!(!is_same(&one, &other));
+    }
 }
