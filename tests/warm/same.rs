@@ -88,9 +88,10 @@ each_level!(state_of_python_is_as_cold, [standard, strict], |level| {
 });
 
 /// Names, kinds, rights and contents of all that is not the host's own tree or the kernel's; and who may write where.
-/// Only owners differ (see the guide), and what is in our own corner, where programs may not look.
+/// Only owners differ (see the guide), what is in our own corner, where programs may not look, and the /code of an
+/// interpreter that waits.
 const ROOT: &str = "import errno, os, stat
-OTHERS = ('/usr', '/proc', '/etc/ssl', '/etc/alternatives', '/.belljar')
+OTHERS = ('/usr', '/proc', '/etc/ssl', '/etc/alternatives', '/.belljar', '/code')
 mounts = [line.split() for line in open('/proc/self/mountinfo')]
 print(sorted((m[4], m[5], m[m.index('-') + 1]) for m in mounts if not m[4].startswith('/.belljar')))
 for top, names, files in os.walk('/'):
@@ -108,7 +109,7 @@ for path in ('/x', '/etc/x', '/etc/passwd', '/usr/x', '/home/x', '/dev/x', '/.be
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
         print(path, 'written')
     except OSError as error:
-        print(path, 'refused' if error.errno in (errno.EROFS, errno.EACCES) else error.errno)
+        print(path, errno.errorcode[error.errno])
 ";
 
 each_level!(root_is_as_cold, [standard, strict], |level| {

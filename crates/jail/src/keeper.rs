@@ -93,10 +93,7 @@ pub(crate) fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>])
 }
 
 /// Tells how it ended; what stopped it before there was anything to end is for the caller to tell.
-fn carry_out(
-    control: &OwnedFd,
-    known: Inherited,
-) -> std::result::Result<Result<()>, Failed> {
+fn carry_out(control: &OwnedFd, known: Inherited) -> std::result::Result<Result<()>, Failed> {
     let Inherited { plan: known, root: ready_root, namespaces: outside } = known;
     let opening = receive_plan(control, known).at(Step::Plan)?;
     arm(opening.plan.fault);

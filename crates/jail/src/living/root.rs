@@ -17,7 +17,8 @@ use rustix::mount::{
 use crate::plan::{BindKind, Root, Tree};
 use crate::report::{At, Step, Stopped};
 use crate::root::{
-    Disk, STAGE, Sources, add_devices, add_proc, add_terminals, attach, new_file, new_mount, pivot, relative,
+    Disk, STAGE, Sources, add_devices, add_proc, add_terminals, attach, new_file, new_mount, pivot,
+    relative,
 };
 
 /// What covers parts of /proc, and the witness, lie here: a place that no path inside leads to.

@@ -49,7 +49,11 @@ pub(crate) fn add_proc(
 }
 
 /// Covers each of these by a file of its own, which can be told from the others.
-fn cover_watched(corner: BorrowedFd<'_>, proc: BorrowedFd<'_>, watched: &[String]) -> Result<Tripwires> {
+fn cover_watched(
+    corner: BorrowedFd<'_>,
+    proc: BorrowedFd<'_>,
+    watched: &[String],
+) -> Result<Tripwires> {
     let mut tripwires = Tripwires::default();
     if watched.is_empty() {
         return Ok(tripwires);

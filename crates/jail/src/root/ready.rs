@@ -17,7 +17,8 @@ use belljar_sys::mount::{NO_DEV, NO_SUID, READ_ONLY, Reach, set_attributes};
 use belljar_sys::process::unshare_mounts;
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{
-    MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount,
+    FsPickFlags, MountAttrFlags, MountPropagationFlags, UnmountFlags, fsconfig_reconfigure,
+    fsconfig_set_flag, fspick, mount_change, unmount,
 };
 
 use super::{STAGE, attach, clone_of, fill, make_directories, new_mount, open_trees, stage_at};
@@ -146,7 +147,8 @@ fn open_place(layout: &Root) -> Result<PathBuf> {
 }
 
 fn make_at(place: &Path, layout: &Root) -> Result<()> {
-    let errno = |stopped: crate::report::Stopped| belljar_sys::Errno::from_raw_os_error(stopped.errno);
+    let errno =
+        |stopped: crate::report::Stopped| belljar_sys::Errno::from_raw_os_error(stopped.errno);
     rustix::fs::mkdir(place, super::READABLE)?;
     let (binds, devices) = open_trees(layout).map_err(errno)?;
     let root = stage_at(place)?;
@@ -155,7 +157,17 @@ fn make_at(place: &Path, layout: &Root) -> Result<()> {
     for directory in &layout.writable.directories {
         make_directories(root.as_fd(), &directory.target)?;
     }
-    set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This)
+    set_attributes(&root, READ_ONLY | NO_SUID | NO_DEV, Reach::This)?;
+    make_read_only(&root)
+}
+
+/// The file system itself, beneath the mounts of it: so who tries to write is told that it is read-only, as in a root
+/// that init made, and not whose it is.
+fn make_read_only(root: &OwnedFd) -> Result<()> {
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+    let context = fspick(root, "", flags)?;
+    fsconfig_set_flag(&context, "ro")?;
+    fsconfig_reconfigure(&context)
 }
 
 /// What only some sandboxes have, or what is broken on purpose, init makes itself.
@@ -182,9 +194,8 @@ fn is_same(one: &Root, other: &Root) -> bool {
 
 /// What is where the sources are, now.
 fn sources_of(layout: &Root) -> Vec<Option<(u64, u64)>> {
-    let look = |path: &Path| {
-        std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
-    };
+    let look =
+        |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()));
     let devices = layout.devices.iter().map(|device| look(&Path::new("/dev").join(&device.name)));
     layout.binds.iter().map(|bind| look(&bind.source)).chain(devices).collect()
 }
