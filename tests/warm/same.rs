@@ -116,6 +116,17 @@ each_level!(root_is_as_cold, [standard, strict], |level| {
     all_same(level, "python", &[ROOT]);
 });
 
+/// Root's server shows all its sandboxes one root, whose file system nobody can write to; an ordinary user's makes one
+/// for each.
+#[test]
+fn root_that_is_held_ready_is_read_only_beneath_its_mounts_too() {
+    let server = server("python");
+    let code = "print([line.split()[-1] for line in open('/proc/self/mountinfo') if line.split()[4] == '/'])";
+    let outcome = server.warm(Level::Standard).run_code("python", code);
+    let expected = if rustix::process::geteuid().is_root() { "['ro," } else { "['rw," };
+    assert!(outcome.stdout.starts_with(expected), "{outcome:?}");
+}
+
 each_level!(python_ends_as_cold, [standard, strict], |level| {
     all_same(
         level,

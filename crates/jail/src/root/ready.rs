@@ -42,6 +42,8 @@ pub(crate) struct ReadyRoots {
     roots: Vec<Ready>,
     place: Option<PathBuf>,
     made: u32,
+    /// When one could last not be made. Not tried again at once: each try keeps a keeper waiting.
+    failed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -77,7 +79,7 @@ impl ReadyRoots {
         unshare_mounts().ok()?;
         let follow = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change("/", follow).ok()?;
-        Some(Self { roots: Vec::new(), place: None, made: 0 })
+        Some(Self { roots: Vec::new(), place: None, made: 0, failed: None })
     }
 
     /// The place of a root for a plan, which is made if need be. `None`: init is to make it, and will tell what is in
@@ -91,7 +93,8 @@ impl ReadyRoots {
             ready.serves.clear(); // it goes when there are too many: somebody may be about to copy it
         }
         let Files::Root(layout) = &plan.files else { return None };
-        if !is_common(plan, layout) {
+        let failed = self.failed.is_some_and(|at| at.elapsed() < BELIEVED);
+        if failed || !is_common(plan, layout) {
             return None;
         }
         let sources = sources_of(layout);
@@ -127,6 +130,7 @@ impl ReadyRoots {
         let made = make_at(&place, layout);
         rustix::process::umask(before);
         if made.is_err() {
+            self.failed = Some(Instant::now());
             unmount(&place, UnmountFlags::DETACH).ok();
         }
         made.map(|()| place)
