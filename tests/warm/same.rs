@@ -1,6 +1,6 @@
 //! A program cannot tell how its sandbox was started: the same output, errors and end, warm and cold.
 
-use belljar_tests::{Level, Outcome, Sandbox, Server, TempDir, each_level};
+use belljar_tests::{Level, Outcome, Sandbox, Server, TempDir, each_level, is_root};
 
 fn server(language: &str) -> Server {
     Server::with(&["--warm", language])
@@ -123,7 +123,7 @@ fn root_that_is_held_ready_is_read_only_beneath_its_mounts_too() {
     let server = server("python");
     let code = "print([line.split()[-1] for line in open('/proc/self/mountinfo') if line.split()[4] == '/'])";
     let outcome = server.warm(Level::Standard).run_code("python", code);
-    let expected = if rustix::process::geteuid().is_root() { "['ro," } else { "['rw," };
+    let expected = if is_root() { "['ro," } else { "['rw," };
     assert!(outcome.stdout.starts_with(expected), "{outcome:?}");
 }
 
