@@ -186,7 +186,7 @@ pub(crate) struct Pool {
 /// How a run that found no sandbox comes to one.
 pub(crate) enum Made<'a> {
     /// Somebody has put one back, or was quicker.
-    Meanwhile(Parked),
+    Meanwhile(Box<Parked>),
     /// To be made; hold this until it is.
     ByYou(#[expect(dead_code, reason = "held, not read")] Option<SemaphorePermit<'a>>),
 }
@@ -260,7 +260,7 @@ impl Pool {
         let mut state = self.state();
         let shelf = state.shelves.get_mut(&wanted.profile.key);
         match shelf.and_then(Shelf::take_well) {
-            Some(parked) => Made::Meanwhile(parked),
+            Some(parked) => Made::Meanwhile(Box::new(parked)),
             None => Made::ByYou(right),
         }
     }

@@ -277,7 +277,7 @@ impl Run<'_> {
                 Some(parked) => parked,
                 None if self.start == StartRequest::Warm => {
                     match pool.make_or_take(&wanted).await {
-                        Made::Meanwhile(parked) => parked,
+                        Made::Meanwhile(parked) => *parked,
                         _right @ Made::ByYou(_) => {
                             self.engine.park_apart(pool, &wanted.profile).await?
                         }
@@ -287,7 +287,7 @@ impl Run<'_> {
                 // fails, a new sandbox will tell why, or work.
                 None if wanted.profile.hold == Hold::Forked && !pool.lacks_memory() => {
                     match pool.make_or_take(&wanted).await {
-                        Made::Meanwhile(parked) => parked,
+                        Made::Meanwhile(parked) => *parked,
                         _right @ Made::ByYou(_) => {
                             match self.engine.park_apart(pool, &wanted.profile).await {
                                 Ok(parked) => parked,
