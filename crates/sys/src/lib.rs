@@ -10,6 +10,7 @@ pub mod fd;
 pub mod landlock;
 pub mod lease;
 pub mod loop_device;
+pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod notify;

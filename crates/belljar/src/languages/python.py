@@ -13,6 +13,7 @@ import _signal, _weakref, atexit, gc, importlib.machinery, io, os, types
 # A copy shares every page that neither side has written since, and to read an object is to write its count.
 # So what can be done in the zygote is done there, and copies look at as little as they can.
 DELIVERY = 3
+ROUNDS = 20
 how, rest = sys.argv[1], sys.argv[2:]
 cut = rest.index("--") if "--" in rest else len(rest)
 modules, own = rest[:cut], rest[cut + 1:]
@@ -43,10 +44,16 @@ def load():
     ours, before = kept - base, dict(os.environ)
     gc.collect()
     gc.freeze()
+    if how == "fork":
+        # Python writes into code that runs for the first times, to make it faster. Done here, that is shared.
+        for _ in range(ROUNDS):
+            rehearse("/proc/self/task")  # where no name is a module's
+        gc.collect()
+        gc.freeze()
 
 
 def receive():
-    rehearse()
+    rehearse(os.getcwd())
     os.write(DELIVERY, b"r")
     message = os.read(DELIVERY, 1 << 18)
     os.close(DELIVERY)
@@ -68,10 +75,10 @@ def take(message):
     return words[:count]
 
 
-def rehearse():
+def rehearse(directory):
     """Touches what the coming program will need: a page that a copy shares is slow only the first time."""
     take(b"0\0" + b"\0".join(f"{name}={value}".encode(errors="surrogateescape") for name, value in before.items()))
-    make_way(os.getcwd())
+    make_way(directory)
     source = read(os.devnull) + b"import sys\n"
     exec(compile(source, "rehearsal", "exec", dont_inherit=True), program(os.devnull).__dict__)
     sys.stdout.write("")
