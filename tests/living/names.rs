@@ -1,6 +1,7 @@
 //! Names that are none, wherever one can be given, and errors that are kept until they are over.
 
-use belljar_tests::{DEADLINE, Program};
+use belljar_tests::{DEADLINE, name_of, processes_with};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::trees::Served;
@@ -102,11 +103,19 @@ fn wait_for(desk: &Desk, state: &str) {
     }
 }
 
-/// Kills who has the sandbox's directory open, as its keeper does and nobody else.
+/// Kills the keeper: the first of its name above a program inside.
 fn kill_keeper(desk: &Desk) {
-    let script = "for p in /proc/[0-9]*; do [ \"$(cat $p/comm 2>/dev/null)\" = belljar-keeper ] && \
-                  ls -l $p/fd 2>/dev/null | grep -q \"$1\" && kill -9 ${p#/proc/} && echo killed; done";
-    let state = desk.state();
-    let ended = Program::new("/bin/bash").args(["-c", script, "bash"]).arg(state).run();
-    assert!(ended.out().contains("killed"), "{ended:?}");
+    desk.ok(&["exec", "one", "--background", "--", "sleep", "98763"]);
+    let inside = processes_with("98763");
+    let (pid, _) = inside.first().expect("a process inside");
+    let mut at = pid.as_raw_nonzero().get().cast_unsigned();
+    while name_of(at) != "belljar-keeper" {
+        assert_ne!(at, 1, "no keeper above {pid:?}");
+        let stat = std::fs::read_to_string(format!("/proc/{at}/stat")).expect("a parent");
+        let rest = &stat[stat.rfind(')').expect("a name") + 1..];
+        let parent = rest.split_ascii_whitespace().nth(1).and_then(|one| one.parse().ok());
+        at = parent.expect("a number");
+    }
+    let keeper = Pid::from_raw(at.cast_signed()).expect("a process");
+    kill_process(keeper, Signal::KILL).expect("it is killed");
 }
