@@ -11,7 +11,7 @@ use super::arguments::{
     CreateSandbox, ExplainBlock, Nothing, OneSandbox, Rollback, Snapshot, TestCode,
 };
 use super::lines::{Lines, Progress};
-use super::reach::{Reach, items, json as body, segment};
+use super::reach::{Reach, json as body, segment};
 use super::results::{self, Case, Done, Explained, Graded, Point, Sandbox, Sandboxes, text, texts};
 use super::told::Refused;
 use super::{files, running};
@@ -19,6 +19,8 @@ use crate::wire;
 
 /// How long a sandbox of a model stays unless told.
 const USUAL_TTL_S: u64 = 4 * 3600;
+/// Sandboxes that are told at once.
+const MOST_LISTED: usize = 1000;
 /// Longer than a run may be anyway; what does not fit a number of milliseconds is refused here.
 const MOST_SECONDS: f64 = 1e9;
 
@@ -120,8 +122,8 @@ async fn create(reach: &Reach, given: Given<CreateSandbox>) -> Answered {
 
 async fn list(reach: &Reach, given: Given<Nothing>) -> Answered {
     given?;
-    let page: Value = reach.get(wire::SANDBOXES).await?;
-    let sandboxes: Vec<Sandbox> = items(&page, "sandboxes").iter().map(Sandbox::of).collect();
+    let (found, _) = reach.list(wire::SANDBOXES, "sandboxes", MOST_LISTED).await?;
+    let sandboxes: Vec<Sandbox> = found.iter().map(Sandbox::of).collect();
     let line = |one: &Sandbox| format!("{} ({})", one.sandbox, one.state);
     let text = if sandboxes.is_empty() {
         "there are no sandboxes".to_owned()

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::arguments::{Encoding, ListFiles, ReadFile, WriteFile};
 use super::calls::{Answered, Given, answer, at};
-use super::reach::{Reach, inside, items};
+use super::reach::{Reach, inside};
 use super::results::{Entry, FileRead, FileWritten, Listed, text};
 use super::told::Refused;
 use crate::wire;
@@ -99,15 +99,13 @@ pub(super) async fn list(reach: &Reach, given: Given<ListFiles>) -> Answered {
     let ListFiles { sandbox, path } = given?;
     let path = path.unwrap_or_else(|| "/workspace".to_owned());
     let place = at(&sandbox, &format!("/files/{}?list=true", inside(&path)));
-    let page: Value = reach.get(&place).await?;
-    let all = items(&page, "entries");
-    let truncated = all.len() > MOST_ENTRIES || page["next_cursor"].is_string();
+    let (all, truncated) = reach.list(&place, "entries", MOST_ENTRIES).await?;
     let entry = |one: &Value| Entry {
         name: text(one, "name"),
         kind: text(one, "kind"),
         bytes: one["bytes"].as_u64().unwrap_or_default(),
     };
-    let entries: Vec<Entry> = all.iter().take(MOST_ENTRIES).map(entry).collect();
+    let entries: Vec<Entry> = all.iter().map(entry).collect();
     let line = |one: &Entry| match one.kind.as_str() {
         "directory" => format!("{}/", one.name),
         _ => format!("{} ({} bytes)", one.name, one.bytes),

@@ -130,6 +130,30 @@ impl Reach {
         document(self.send(Method::POST, path, wire::JSON, json(said)?).await?).await
     }
 
+    /// The members of a list, over all of its pages, and whether there are more than were wanted.
+    pub(super) async fn list(
+        &self,
+        path: &str,
+        name: &str,
+        most: usize,
+    ) -> Result<(Vec<Value>, bool), Refused> {
+        let (mut found, mut next) = (Vec::new(), path.to_owned());
+        loop {
+            let mut page: Value = self.get(&next).await?;
+            if let Value::Array(items) = page[name].take() {
+                found.extend(items);
+            }
+            let cursor = page["next_cursor"].as_str();
+            let more = found.len() > most || (found.len() == most && cursor.is_some());
+            let Some(cursor) = cursor.filter(|_| !more) else {
+                found.truncate(most);
+                return Ok((found, more));
+            };
+            let joint = if path.contains('?') { '&' } else { '?' };
+            next = format!("{path}{joint}cursor={}", segment(cursor));
+        }
+    }
+
     /// The bytes of an answer.
     pub(super) async fn bytes(&self, path: &str) -> Result<Bytes, Refused> {
         collect(self.send(Method::GET, path, wire::JSON, Body::empty()).await?).await
@@ -181,12 +205,6 @@ pub(super) fn inside(path: &str) -> String {
     let escaped = |part: &str| segment(part).replace('.', "%2E");
     let joined = parts.map(escaped).collect::<Vec<_>>().join("/");
     if joined.is_empty() { "%2E".to_owned() } else { joined }
-}
-
-/// A member of an answer, wherever the server has it: older ones name a list by what it holds.
-pub(super) fn items(page: &Value, name: &str) -> Vec<Value> {
-    let list = page.get("data").or_else(|| page.get(name)).and_then(Value::as_array);
-    list.cloned().unwrap_or_default()
 }
 
 #[cfg(test)]
