@@ -1,7 +1,10 @@
 //! The tools as they are listed: few, each with what it takes, what it answers and what it may do.
 
+use std::sync::Arc;
+
 use rmcp::model::{Tool, ToolAnnotations};
 use rmcp::schemars::JsonSchema;
+use serde_json::Value;
 
 use super::{arguments, results};
 
@@ -18,6 +21,10 @@ enum Effect {
 
 /// All of them, always in the same order.
 pub(super) fn all() -> Vec<Tool> {
+    [running(), sandboxes(), files_and_points(), judging()].into_iter().flatten().collect()
+}
+
+fn running() -> Vec<Tool> {
     vec![
         tool::<arguments::RunCode, results::Ran>(
             "run_code",
@@ -35,6 +42,11 @@ pub(super) fn all() -> Vec<Tool> {
              host. With the name of a sandbox its files stay.",
             Effect::Destroys,
         ),
+    ]
+}
+
+fn sandboxes() -> Vec<Tool> {
+    vec![
         tool::<arguments::CreateSandbox, results::Sandbox>(
             "create_sandbox",
             "Create a sandbox",
@@ -54,6 +66,11 @@ pub(super) fn all() -> Vec<Tool> {
             "Ends everything in a sandbox and removes its files for good.",
             Effect::Destroys,
         ),
+    ]
+}
+
+fn files_and_points() -> Vec<Tool> {
+    vec![
         tool::<arguments::ReadFile, results::FileRead>(
             "read_file",
             "Read a file",
@@ -86,6 +103,11 @@ pub(super) fn all() -> Vec<Tool> {
              since then is lost.",
             Effect::Destroys,
         ),
+    ]
+}
+
+fn judging() -> Vec<Tool> {
+    vec![
         tool::<arguments::TestCode, results::Graded>(
             "test_code",
             "Test code",
@@ -116,11 +138,29 @@ fn tool<I: JsonSchema + 'static, O: JsonSchema + 'static>(
         Effect::Adds => hints.read_only(false).destructive(false),
         Effect::Destroys => hints.read_only(false).destructive(true),
     };
-    Tool::new_with_raw(name, Some(description.into()), serde_json::Map::new())
+    let mut tool = Tool::new_with_raw(name, Some(description.into()), serde_json::Map::new())
         .with_title(title)
         .with_input_schema::<I>()
         .with_output_schema::<O>()
-        .with_annotations(hints)
+        .with_annotations(hints);
+    for schema in std::iter::once(&mut tool.input_schema).chain(&mut tool.output_schema) {
+        Arc::make_mut(schema).values_mut().for_each(leave_formats_out);
+    }
+    tool
+}
+
+/// The widths of Rust's numbers are no formats that JSON Schema knows, and clients complain of each.
+fn leave_formats_out(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            if members.get("format").is_some_and(Value::is_string) {
+                members.remove("format");
+            }
+            members.values_mut().for_each(leave_formats_out);
+        }
+        Value::Array(all) => all.iter_mut().for_each(leave_formats_out),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +180,8 @@ mod tests {
                 assert!(property.get("description").is_some(), "{}.{name}", tool.name);
             }
             assert!(tool.output_schema.as_ref().is_some_and(|one| one["type"] == "object"));
+            let text = format!("{schema:?} {:?}", tool.output_schema);
+            assert!(!text.contains("uint64") && !text.contains("double"), "{text}");
             let hints = tool.annotations.as_ref().unwrap();
             assert_eq!(hints.open_world_hint, Some(false));
             assert!(hints.read_only_hint.is_some() && tool.title.is_some());
