@@ -88,7 +88,7 @@ fn stand(
 }
 
 fn build(plan: &Plan, layout: &Root) -> std::result::Result<Built, Stopped> {
-    let sources = crate::root::open_sources(layout)?;
+    let sources = crate::root::open_sources(layout, None)?;
     let layers = root::open_layers(&layout.trees)?;
     if let Identity::Mapped { inside, .. } = plan.identity {
         // What is mounted from here on is written by this id, and by no other.

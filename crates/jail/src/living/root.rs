@@ -17,7 +17,8 @@ use rustix::mount::{
 use crate::plan::{BindKind, Root, Tree};
 use crate::report::{At, Step, Stopped};
 use crate::root::{
-    Disk, STAGE, Sources, add_devices, add_proc, attach, new_file, new_mount, pivot, relative,
+    Disk, STAGE, Sources, add_devices, add_proc, add_terminals, attach, new_file, new_mount, pivot,
+    relative,
 };
 
 /// What covers parts of /proc, and the witness, lie here: a place that no path inside leads to.
@@ -92,6 +93,9 @@ pub(crate) fn build(
     let dev = new_mount("tmpfs", &DEV, MountAttrFlags::empty()).at(Step::Devices)?;
     put(root.as_fd(), &dev, Path::new("/dev"), Kind::Directory).at(Step::Devices)?;
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
+    if plan.pseudo_terminals {
+        add_terminals(root.as_fd()).at(Step::Devices)?;
+    }
     memory.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     set_attributes(&dev, READ_ONLY | NO_SUID | NO_DEV | NO_EXEC, Reach::This).at(Step::Devices)?;
     mount_point(root.as_fd(), Path::new("/proc"), Kind::Directory).at(Step::Proc)?;
