@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar::living::{Force, SandboxLimits, Sandboxes};
+use belljar::living::{Force, Sandboxes};
 use belljar::sandbox::{ExecRequest, SandboxRequest};
 use belljar::{Engine, LimitsRequest, Verdict};
 use belljar_tests::{TempDir, block_on, engine};
@@ -373,16 +373,14 @@ impl Life<'_> {
     async fn again(&mut self) {
         self.tell("another server");
         let place = self.state.with_file_name("unused");
-        let limits = SandboxLimits::default();
-        let unused = Sandboxes::open(self.engine, &place, limits).await.expect("a state");
+        let unused = Sandboxes::open(self.engine, &place).await.expect("a state");
         drop(std::mem::replace(&mut self.sandboxes, unused));
-        self.sandboxes = Sandboxes::open(self.engine, self.state, limits).await.expect("a state");
+        self.sandboxes = Sandboxes::open(self.engine, self.state).await.expect("a state");
     }
 }
 
 async fn live(engine: &Engine, state: &Path, chance: &mut Chance) {
-    let limits = SandboxLimits::default();
-    let mut sandboxes = Sandboxes::open(engine, state, limits).await.expect("a state");
+    let mut sandboxes = Sandboxes::open(engine, state).await.expect("a state");
     for undo in [false, true] {
         let limits = LimitsRequest { wall_ms: Some(600_000), ..LimitsRequest::default() };
         let name = Some(format!("undo-{undo}"));

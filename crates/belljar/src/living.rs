@@ -10,8 +10,11 @@ pub(crate) mod contexts;
 mod execs;
 pub(crate) mod files;
 mod following;
+mod hygiene;
 mod lifecycle;
 mod logs;
+mod once;
+mod owed;
 mod points;
 mod slot;
 pub(crate) mod store;
@@ -26,6 +29,7 @@ use crate::engine::Engine;
 use crate::model::error::Error;
 use crate::model::sandbox::Owner;
 use crate::native::living::{self, Living};
+use owed::Owed;
 use slot::Slot;
 
 pub use files::{
@@ -33,8 +37,10 @@ pub use files::{
     Unpacked, pack_host, unpack_host,
 };
 pub use following::{Following, Offsets};
+pub use hygiene::{ForkCheck, ForkReport, Forked};
 pub use lifecycle::Force;
 pub use logs::Log;
+pub use once::{OneShot, Ran};
 pub use points::{Committed, Difference, Left};
 pub use store::SandboxLimits;
 
@@ -51,11 +57,21 @@ pub struct Sandboxes {
     /// On whose account new ones are.
     owner: Owner,
     slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
+    owed: Owed,
 }
 
 impl Sandboxes {
     /// Takes the state directory over, finds what lives, and clears away what did not come to an end.
-    pub async fn open(engine: &Engine, state: &Path, limits: SandboxLimits) -> Result<Self, Error> {
+    pub async fn open(engine: &Engine, state: &Path) -> Result<Self, Error> {
+        Self::open_within(engine, state, SandboxLimits::default()).await
+    }
+
+    /// The same, with limits on the whole.
+    pub async fn open_within(
+        engine: &Engine,
+        state: &Path,
+        limits: SandboxLimits,
+    ) -> Result<Self, Error> {
         Self::open_as(engine, state, Holder::Server, limits).await
     }
 
@@ -75,6 +91,12 @@ impl Sandboxes {
         self.store.let_go();
     }
 
+    /// Returns when nothing is under way any more of what must be ended because nobody waits for it: execs that are not in the
+    /// background, and one-shots. Whoever ends this process soon should wait for it, though not for ever.
+    pub async fn wind_up(&self) {
+        self.owed.nothing().await;
+    }
+
     async fn open_as(
         engine: &Engine,
         state: &Path,
@@ -89,6 +111,7 @@ impl Sandboxes {
             volumes,
             owner: Owner::local(rustix::process::geteuid().as_raw()),
             slots: Arc::default(),
+            owed: Owed::default(),
         };
         let mut live = BTreeSet::new();
         for record in this.store.list() {
@@ -113,6 +136,17 @@ impl Sandboxes {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Slot::new(id.to_owned(), self.store.directory(id)));
         Arc::clone(slots.entry(id.to_owned()).or_insert_with(new))
+    }
+
+    /// Something that leads from one state to another, to its end: whoever asked for it may go away meanwhile, and would
+    /// leave a sandbox behind that is frozen, or not stood up again.
+    async fn whole<T, F>(&self, act: impl FnOnce(Self) -> F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let done = tokio::spawn(act(self.clone())).await;
+        done.unwrap_or(Err(Error::Lost { what: "what was done to it broke off" }))
     }
 
     /// Something that reads and writes the disk, where it holds nobody up.

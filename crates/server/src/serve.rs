@@ -111,7 +111,7 @@ pub async fn serve(
     let engine = Arc::new(Engine::open(config)?);
     // A trail that cannot be written is told now, not to the first who wants to run something.
     engine.recorded().await?;
-    let sandboxes = Sandboxes::open(&engine, &state, options.sandboxes).await?;
+    let sandboxes = Sandboxes::open_within(&engine, &state, options.sandboxes).await?;
     let server = Arc::new(Server {
         engine,
         sandboxes,

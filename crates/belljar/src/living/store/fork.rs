@@ -5,6 +5,7 @@ use std::fs;
 use super::points::{Care, MOST_LAYERS, Taking};
 use super::record::{self, Displaced, Record, Took};
 use super::{Hold, Name, NewSandbox, Store, StoreError, disk, new_id};
+use crate::living::hygiene::is_secret;
 use crate::model::sandbox::{Owner, SandboxState};
 
 /// Forks made at once.
@@ -33,11 +34,13 @@ impl Store {
                 hint: "export it and import it again, which makes them one",
             });
         }
+        // What looks like a secret is each one's own: whoever wants it in forks names it.
+        let mut request = parent.request.clone();
+        request.env.retain(|name, value| !is_secret(name, value));
         let mut drafts = Vec::new();
         for name in names {
-            let ids = Some(super::ids_of(&parent));
-            let request = parent.request.clone();
-            drafts.push(self.draft(NewSandbox { name, request, ids, owner: owner.clone() })?);
+            let (ids, owner) = (Some(super::ids_of(&parent)), owner.clone());
+            drafts.push(self.draft(NewSandbox { name, request: request.clone(), ids, owner })?);
         }
         let _attached = self.attach(&parent)?;
         let taken = self.take(&mut parent, taking, Care::Durable)?;
