@@ -7,6 +7,8 @@
 
 #[path = "living/attacks.rs"]
 mod attacks;
+#[path = "living/disks.rs"]
+mod disks;
 #[path = "living/ending.rs"]
 mod ending;
 #[path = "living/execs.rs"]
@@ -18,14 +20,20 @@ mod http;
 mod hygiene;
 #[path = "living/limits.rs"]
 mod limits;
+#[path = "living/lives.rs"]
+mod lives;
 #[path = "living/matrix.rs"]
 mod matrix;
 #[path = "living/names.rs"]
 mod names;
 #[path = "living/once.rs"]
 mod once;
+#[path = "living/owners.rs"]
+mod owners;
 #[path = "living/rig.rs"]
 mod rig;
+#[path = "living/rounds.rs"]
+mod rounds;
 #[path = "living/sessions.rs"]
 mod sessions;
 #[path = "living/speaking.rs"]

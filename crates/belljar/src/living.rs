@@ -27,6 +27,7 @@ use store::{Base, Holder, Record, Store, StoreConfig, StoreError};
 
 use crate::engine::Engine;
 use crate::model::error::Error;
+use crate::model::sandbox::Owner;
 use crate::native::living::{self, Living};
 use owed::Owed;
 use slot::Slot;
@@ -41,9 +42,8 @@ pub use lifecycle::Force;
 pub use logs::Log;
 pub use once::{OneShot, Ran};
 pub use points::{Committed, Difference, Left};
+pub use store::SandboxLimits;
 
-/// Sandboxes of one state directory, unless its owner says otherwise.
-const MOST_SANDBOXES: usize = 1000;
 /// The small tree below all sheets, in the state directory. Another version of ours may want another one.
 const BASE: &str = "base-1";
 const VOLUMES: &str = "volumes";
@@ -54,6 +54,8 @@ pub struct Sandboxes {
     engine: Engine,
     store: Arc<Store>,
     volumes: PathBuf,
+    /// On whose account new ones are.
+    owner: Owner,
     slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
     owed: Owed,
 }
@@ -61,12 +63,27 @@ pub struct Sandboxes {
 impl Sandboxes {
     /// Takes the state directory over, finds what lives, and clears away what did not come to an end.
     pub async fn open(engine: &Engine, state: &Path) -> Result<Self, Error> {
-        Self::open_as(engine, state, Holder::Server).await
+        Self::open_within(engine, state, SandboxLimits::default()).await
+    }
+
+    /// The same, with limits on the whole.
+    pub async fn open_within(
+        engine: &Engine,
+        state: &Path,
+        limits: SandboxLimits,
+    ) -> Result<Self, Error> {
+        Self::open_as(engine, state, Holder::Server, limits).await
     }
 
     /// The same for a command, which waits for others and can [let go](Self::let_go).
     pub async fn open_briefly(engine: &Engine, state: &Path) -> Result<Self, Error> {
-        Self::open_as(engine, state, Holder::Command).await
+        Self::open_as(engine, state, Holder::Command, SandboxLimits::default()).await
+    }
+
+    /// The same sandboxes; what is made through these is on this account. Without it, on that of our own user.
+    #[must_use]
+    pub fn on_account_of(&self, owner: Owner) -> Self {
+        Self { owner, ..self.clone() }
     }
 
     /// Lets others have the state directory, until something is changed here again.
@@ -80,19 +97,26 @@ impl Sandboxes {
         self.owed.nothing().await;
     }
 
-    async fn open_as(engine: &Engine, state: &Path, holder: Holder) -> Result<Self, Error> {
+    async fn open_as(
+        engine: &Engine,
+        state: &Path,
+        holder: Holder,
+        limits: SandboxLimits,
+    ) -> Result<Self, Error> {
         let (state, volumes) = (state.to_owned(), state.join(VOLUMES));
-        let store = blocking(move || open_store(&state, holder)).await?;
+        let store = blocking(move || open_store(&state, holder, limits)).await?;
         let this = Self {
             engine: engine.clone(),
             store: Arc::new(store),
             volumes,
+            owner: Owner::local(rustix::process::geteuid().as_raw()),
             slots: Arc::default(),
             owed: Owed::default(),
         };
         let mut live = BTreeSet::new();
         for record in this.store.list() {
-            if Living::connect(&this.store.directory(&record.id)).await?.is_some() {
+            if let Some(living) = Living::connect(&this.store.directory(&record.id)).await? {
+                this.let_go_on(&record, &living).await?;
                 live.insert(record.id);
             }
         }
@@ -135,13 +159,12 @@ impl Sandboxes {
     }
 }
 
-fn open_store(state: &Path, holder: Holder) -> Result<Store, Error> {
+fn open_store(state: &Path, holder: Holder, limits: SandboxLimits) -> Result<Store, Error> {
     let base = Base { root: state.join(BASE), usr: PathBuf::from("/usr") };
     let store = Store::open(StoreConfig {
         state: state.to_owned(),
         base: base.clone(),
-        most_sandboxes: MOST_SANDBOXES,
-        most_disk_bytes: None,
+        limits,
         ground: None,
         holder,
     })?;
@@ -174,6 +197,7 @@ impl From<StoreError> for Error {
             | StoreError::PointTaken { .. }
             | StoreError::Nothing(_)
             | StoreError::Full { .. }
+            | StoreError::Beyond { .. }
             | StoreError::Busy(_)
             | StoreError::Owned { .. }
             | StoreError::Archive(_) => Self::Conflict { what },

@@ -542,6 +542,22 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "LABEL=TIME/PERIOD", value_parser = labelled::<CpuBudget>)]
     pub cpu_budget: Vec<(String, CpuBudget)>,
 
+    /// Sandboxes that stay, in all
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub sandboxes: usize,
+
+    /// Disk limits of all sandboxes together [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub sandbox_disk: Option<u64>,
+
+    /// Sandboxes of each owner: a user of the socket, or a key [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub owner_sandboxes: Option<usize>,
+
+    /// Disk limits of each owner's sandboxes together [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub owner_disk: Option<u64>,
+
     /// With less memory available than this, nothing is kept ready
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = units::parse_bytes)]
     pub memory_reserve: u64,

@@ -67,8 +67,12 @@ fn carry_out(single: &SingleThreaded, control: &OwnedFd) -> std::result::Result<
     let mut house = stand(single, living)?;
     let checks = house.try_payload()?;
     house.hold_files().at(Step::Plan)?;
+    // Whoever comes after an engine that is gone must not find us beside one of its own.
+    if is_gone(control) {
+        return Err(Stopped::new(Step::Plan, Errno::PIPE).into());
+    }
     house.listen(&checks).at(Step::Plan)?;
-    // An engine that is gone by now finds us all the same.
+    // An engine that dies only now finds us all the same.
     tell(control, &Message::Started(Started { checks }), &[]).ok();
     house.live();
     Ok(())
@@ -79,6 +83,13 @@ fn receive(control: &OwnedFd) -> Result<LivingPlan> {
     let received = fd::receive(control, &mut word)?;
     let memory = received.fds.into_iter().next().ok_or(Errno::CANCELED)?;
     read_memory(&memory)
+}
+
+fn is_gone(control: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags};
+    let mut ends = [PollFd::new(control, PollFlags::empty())];
+    let asked = keeper::wait(&mut ends, Duration::ZERO);
+    asked.is_ok() && ends[0].revents().contains(PollFlags::HUP)
 }
 
 /// Every exec has some descriptors here.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use belljar::living::Sandboxes;
+use belljar::living::{SandboxLimits, Sandboxes};
 use belljar::{Config, Engine, Error, Queue, SpecError};
 use belljar_evolve::ProposerSpec;
 use hyper::Request;
@@ -68,6 +68,7 @@ pub struct Options {
     /// Who may be asked to propose, by the names that callers use.
     pub proposers: BTreeMap<String, ProposerSpec>,
     pub limits: LimitOptions,
+    pub sandboxes: SandboxLimits,
 }
 
 /// Where a server listens, for its user.
@@ -110,7 +111,7 @@ pub async fn serve(
     let engine = Arc::new(Engine::open(config)?);
     // A trail that cannot be written is told now, not to the first who wants to run something.
     engine.recorded().await?;
-    let sandboxes = Sandboxes::open(&engine, &state).await?;
+    let sandboxes = Sandboxes::open_within(&engine, &state, options.sandboxes).await?;
     let server = Arc::new(Server {
         engine,
         sandboxes,
@@ -358,6 +359,7 @@ mod tests {
             drain: Duration::ZERO,
             proposers: BTreeMap::new(),
             limits: LimitOptions::default(),
+            sandboxes: SandboxLimits::default(),
         };
         for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
             let error = check(&options(open, false)).unwrap_err().to_string();

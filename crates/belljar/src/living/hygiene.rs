@@ -160,8 +160,9 @@ impl Sandboxes {
     /// Two forks that do not outlive the check.
     async fn throwaway(&self, name: &str) -> Result<Vec<TearDown>, Error> {
         let names = vec![None; MADE];
+        let owner = self.owner.clone();
         let made = self
-            .held(name, move |store, id, taking| store.fork(id, names, taking))
+            .held(name, move |store, id, taking| store.fork(id, names, taking, &owner))
             .await?
             .into_iter()
             .map(|fork| TearDown::new(self.clone(), fork.id));

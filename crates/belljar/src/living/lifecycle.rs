@@ -10,12 +10,12 @@ use belljar_jail::living::talk::EndReason;
 use belljar_jail::plan::Tree;
 
 use super::slot::{Lines, Slot};
-use super::store::{self, Ground, Name, NewSandbox, Owner, Record};
+use super::store::{self, Ground, Ids, Name, NewSandbox, Record};
 use crate::model::error::{Error, SpecError};
 use crate::model::sandbox::{
     SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace, WorkspaceMode,
 };
-use crate::native::living::{self, DiskBound, Raise, Shared};
+use crate::native::living::{self, DiskBound, Living, Raise, Shared};
 
 /// Whether something may be ended that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ impl Sandboxes {
         living::spec(&request)?;
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
-        let owner = workspace_owner(&request)?;
-        let new = NewSandbox { name, request, owner };
+        let ids = workspace_ids(&request)?;
+        let new = NewSandbox { name, request, ids, owner: self.owner.clone() };
         let record = self.stored(move |store| store.create(new)).await?;
         let slot = self.slot(&record.id);
         let _turn = slot.turn.lock().await;
@@ -123,7 +123,7 @@ impl Sandboxes {
         .await
     }
 
-    /// Ends it, for good or for a moment.
+    /// Ends it.
     pub(super) async fn fell(
         &self,
         record: &Record,
@@ -137,6 +137,32 @@ impl Sandboxes {
         }
         slot.fell();
         self.set_state(&record.id, SandboxState::Stopped, None).await
+    }
+
+    /// Ends it for a moment. Should we die before it stands again, its next use starts it.
+    pub(super) async fn lay_down(
+        &self,
+        record: &Record,
+        slot: &Arc<Slot>,
+        lines: &Lines,
+    ) -> Result<(), Error> {
+        lines.living.kill().await?;
+        slot.fell();
+        self.set_state(&record.id, SandboxState::Created, None).await
+    }
+
+    /// Brings a sandbox that was found in step with its record: whoever froze it for a moment, or was about to say
+    /// that it is paused or goes on, may have died before.
+    pub(super) async fn let_go_on(&self, record: &Record, living: &Living) -> Result<(), Error> {
+        // One that is gone by now is found so by everybody.
+        match (record.state, living.is_frozen().await) {
+            (SandboxState::Paused, Ok(false)) => {
+                self.set_state(&record.id, SandboxState::Running, None).await
+            }
+            (SandboxState::Paused, Ok(true)) | (_, Ok(false) | Err(Error::Lost { .. })) => Ok(()),
+            (_, Ok(true)) => living.thaw().await,
+            (_, Err(error)) => Err(error),
+        }
     }
 
     /// Holds everything in it still.
@@ -363,6 +389,7 @@ impl Sandboxes {
             id: record.id,
             name: record.name.to_string(),
             state: record.state,
+            owner: record.owner,
             image: record.request.image.unwrap_or_else(|| "host".to_owned()),
             level: record.request.level,
             labels: record.request.labels,
@@ -379,6 +406,8 @@ impl Sandboxes {
     /// outlived its time removed.
     pub(super) async fn settle(&self) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        // What killed keepers left.
+        crate::native::sweep(self.engine.host());
         for record in self.store.list() {
             let slot = self.slot(&record.id);
             let Ok(_turn) = slot.turn.try_lock() else { continue };
@@ -450,7 +479,7 @@ pub(super) fn check(request: &SandboxRequest) -> Result<(), SpecError> {
 }
 
 /// Whose files a sandbox of root's must have, so that it can write to a host directory.
-fn workspace_owner(request: &SandboxRequest) -> Result<Option<Owner>, SpecError> {
+fn workspace_ids(request: &SandboxRequest) -> Result<Option<Ids>, SpecError> {
     let written = |one: &&SandboxWorkspace| one.mode != WorkspaceMode::ReadOnly;
     let workspace = request.workspace.as_ref().filter(written);
     let Some(path) = workspace.and_then(|one| one.path.as_ref()) else { return Ok(None) };
@@ -465,7 +494,7 @@ fn workspace_owner(request: &SandboxRequest) -> Result<Option<Owner>, SpecError>
                       show it read-only";
         return Err(SpecError::new("workspace.path", reason));
     }
-    Ok(Some(Owner { uid: status.uid(), gid: status.gid() }))
+    Ok(Some(Ids { uid: status.uid(), gid: status.gid() }))
 }
 
 fn tree(tree: store::Tree) -> Tree {

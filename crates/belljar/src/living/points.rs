@@ -72,7 +72,8 @@ impl Sandboxes {
 
     pub async fn snapshots(&self, name: &str) -> Result<Vec<SnapshotInfo>, Error> {
         let (record, _) = self.find(name)?;
-        Ok(record.points.iter().map(SnapshotInfo::from).collect())
+        let stays = record.points.iter().filter(|point| !point.passing);
+        Ok(stays.map(SnapshotInfo::from).collect())
     }
 
     pub async fn remove_snapshot(&self, name: &str, tag: &str) -> Result<(), Error> {
@@ -85,15 +86,17 @@ impl Sandboxes {
     /// Makes the files what they were. What runs is ended.
     pub async fn rollback(&self, name: &str, tag: &str) -> Result<SandboxInfo, Error> {
         let tag = Tag::new(tag)?;
-        self.moved(name, "rollback", move |store, id| store.rollback(id, &tag)).await
+        let wanted = tag.clone();
+        let check = move |store: &Store, record: &Record| store.find(record, &wanted).map(drop);
+        self.moved(name, "rollback", check, move |store, id| store.rollback(id, &tag)).await
     }
 
     pub async fn undo(&self, name: &str) -> Result<SandboxInfo, Error> {
-        self.moved(name, "undo", |store, id| store.undo(id)).await
+        self.moved(name, "undo", Store::may_undo, |store, id| store.undo(id)).await
     }
 
     pub async fn redo(&self, name: &str) -> Result<SandboxInfo, Error> {
-        self.moved(name, "redo", |store, id| store.redo(id)).await
+        self.moved(name, "redo", Store::may_redo, |store, id| store.redo(id)).await
     }
 
     /// What differs: from the image or a point (`image` unless told) to a point or the present (`now` unless told).
@@ -120,7 +123,9 @@ impl Sandboxes {
     ) -> Result<Vec<SandboxInfo>, Error> {
         let names = fork_names(name, count, new_name.as_deref(), &self.store.list())?;
         let names = names.into_iter().map(Some).collect();
-        let forks = self.held(name, move |store, id, taking| store.fork(id, names, taking)).await?;
+        let owner = self.owner.clone();
+        let fork = move |store: &Store, id: &str, taking| store.fork(id, names, taking, &owner);
+        let forks = self.held(name, fork).await?;
         let mut told = Vec::with_capacity(forks.len());
         for fork in forks {
             told.push(self.told(&fork.id).await?);
@@ -167,9 +172,10 @@ impl Sandboxes {
         let at = side(tag.as_deref().unwrap_or("now"))?;
         if at == Side::Present {
             // What runs may be writing: a point of our own stands still.
-            let point = self.snapshot(name, None).await?;
-            let exported = self.export_point(name, Side::Point(Tag::new(&point.tag)?)).await;
-            self.remove_snapshot(name, &point.tag).await?;
+            let take = |store: &Store, id: &str, taking| store.pass(id, taking);
+            let point = self.held(name, take).await?;
+            let exported = self.export_point(name, Side::Point(point.tag.clone())).await;
+            self.remove_snapshot(name, &point.tag.to_string()).await?;
             return exported;
         }
         self.export_point(name, at).await
@@ -201,7 +207,7 @@ impl Sandboxes {
     ) -> Result<SandboxInfo, Error> {
         lifecycle::check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
-        let new = NewSandbox { name, request, owner: None };
+        let new = NewSandbox { name, request, ids: None, owner: self.owner.clone() };
         let import = move |store: &Store| {
             file.rewind().map_err(StoreError::io(Path::new("archive")))?;
             store.import(new, &mut file, ImportLimits::default())
@@ -232,7 +238,8 @@ impl Sandboxes {
 
     /// Forgets the changes. What runs is ended.
     pub async fn workspace_discard(&self, name: &str) -> Result<SandboxInfo, Error> {
-        self.moved(name, "discard the changes of", |store, id| store.discard(id)).await
+        let check = |_: &Store, record: &Record| store::workspace_of(record).map(drop);
+        self.moved(name, "discard the changes of", check, |store, id| store.discard(id)).await
     }
 
     /// Does something to the files of a sandbox that must not change meanwhile: what runs stands still, and what does not
@@ -259,7 +266,7 @@ impl Sandboxes {
         };
         lines.rest().await;
         if record.state == SandboxState::Running && lines.is_idle().await? {
-            self.fell(&record, slot, &lines, None).await?;
+            self.lay_down(&record, slot, &lines).await?;
             let done = self.stored(move |store| act(store, &id, Taking::Seal)).await;
             let record = self.store.get(&record.id)?;
             self.raise(&record, slot).await?;
@@ -290,16 +297,18 @@ impl Sandboxes {
         &self,
         name: &str,
         verb: &'static str,
+        check: impl FnOnce(&Store, &Record) -> Result<(), StoreError> + Send + 'static,
         act: impl FnOnce(&Store, &str) -> Result<Record, StoreError> + Send + 'static,
     ) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
-        self.whole(|this| async move { this.moved_in(&slot, verb, act).await }).await
+        self.whole(|this| async move { this.moved_in(&slot, verb, check, act).await }).await
     }
 
     async fn moved_in(
         &self,
         slot: &Arc<Slot>,
         verb: &str,
+        check: impl FnOnce(&Store, &Record) -> Result<(), StoreError> + Send + 'static,
         act: impl FnOnce(&Store, &str) -> Result<Record, StoreError> + Send + 'static,
     ) -> Result<SandboxInfo, Error> {
         let _turn = slot.turn.lock().await;
@@ -307,9 +316,11 @@ impl Sandboxes {
         if record.state == SandboxState::Paused {
             return Err(lifecycle::conflict(&record, verb, "resume it first"));
         }
+        // A mistake ends nothing.
+        check(&self.store, &record)?;
         let stood = slot.lines().await?;
         if let Some(lines) = &stood {
-            self.fell(&record, slot, lines, None).await?;
+            self.lay_down(&record, slot, lines).await?;
         }
         let id = record.id.clone();
         let moved = self.stored(move |store| act(store, &id)).await;

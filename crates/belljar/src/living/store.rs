@@ -6,6 +6,7 @@
 
 mod archive;
 mod attached;
+mod claim;
 mod compare;
 mod copy;
 mod diff;
@@ -36,19 +37,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::model::error::SpecError;
-use crate::model::sandbox::{SandboxRequest, SandboxState, WorkspaceMode};
+use crate::model::sandbox::{Owner, SandboxRequest, SandboxState, WorkspaceMode};
 
 pub(crate) use archive::ImportLimits;
 pub(crate) use attached::Attached;
+pub use claim::SandboxLimits;
+use claim::{Claim, Claims};
 pub(crate) use diff::Differences;
-pub(crate) use disk::{Ground, Owner, SheetId, Size};
+pub(crate) use disk::{Ground, Ids, SheetId, Size};
 pub(crate) use error::StoreError;
 pub(crate) use name::{Name, Tag};
 pub(crate) use ownership::Holder;
 use ownership::{Hold, lock, own_directory};
 pub(crate) use points::{Side, Taking};
 pub(crate) use record::{CopiedWorkspace, Displaced, Record, replace, time_text};
-pub(crate) use workspace::{Committed, Conflicts, Left, Which};
+pub(crate) use workspace::{Committed, Conflicts, Left, Which, workspace_of};
 
 /// Ids that root gives the files of sandboxes, above those of runs and zygotes.
 const FIRST_UID: u32 = 0x7900_0000;
@@ -65,9 +68,7 @@ pub(crate) struct Base {
 pub(crate) struct StoreConfig {
     pub state: PathBuf,
     pub base: Base,
-    pub most_sandboxes: usize,
-    /// Of all disk limits together.
-    pub most_disk_bytes: Option<u64>,
+    pub limits: SandboxLimits,
     /// What disks stand on; what the host can do best unless told.
     pub ground: Option<Ground>,
     pub holder: Holder,
@@ -79,7 +80,9 @@ pub(crate) struct NewSandbox {
     pub name: Option<Name>,
     pub request: SandboxRequest,
     /// The host's ids of its files; chosen when left out.
-    pub owner: Option<Owner>,
+    pub ids: Option<Ids>,
+    /// On whose account it is.
+    pub owner: Owner,
 }
 
 /// One overlay of a sandbox.
@@ -98,11 +101,11 @@ pub(crate) struct Store {
     sandboxes: PathBuf,
     disks: Arc<attached::Attachments>,
     base: Base,
-    most_sandboxes: usize,
-    most_disk_bytes: Option<u64>,
+    limits: SandboxLimits,
     records: Mutex<BTreeMap<String, Record>>,
-    /// Ids and names that a change is being made to.
+    /// Ids that a change is being made to, and names that are to be taken.
     held: Arc<Mutex<BTreeSet<String>>>,
+    claims: Arc<Mutex<Claims>>,
     steps: steps::Steps,
     /// Nothing while a command needs it for no change.
     lock: Mutex<Option<File>>,
@@ -126,10 +129,10 @@ impl Store {
             sandboxes,
             disks: Arc::new(attached::Attachments::new(disks)),
             base: config.base,
-            most_sandboxes: config.most_sandboxes,
-            most_disk_bytes: config.most_disk_bytes,
+            limits: config.limits,
             records: Mutex::default(),
             held: Arc::default(),
+            claims: Arc::default(),
             steps: steps::Steps::default(),
             lock: Mutex::new(Some(lock)),
             holder: config.holder,
@@ -188,8 +191,7 @@ impl Store {
     /// Makes a sandbox with an empty disk.
     pub(crate) fn create(&self, new: NewSandbox) -> Result<Record, StoreError> {
         let workspace = open_workspace(&new.request)?;
-        let owner = new.owner;
-        let (mut record, _claim) = self.draft(new.name, new.request, owner)?;
+        let (mut record, _claim) = self.draft(new)?;
         record.workspace = workspace;
         self.furnish(&mut record, Vec::new())?;
         self.commit_new(std::slice::from_ref(&record))?;
@@ -197,20 +199,16 @@ impl Store {
     }
 
     /// A record that nothing on the disk knows yet, under a name that is now ours.
-    fn draft(
-        &self,
-        name: Option<Name>,
-        request: SandboxRequest,
-        owner: Option<Owner>,
-    ) -> Result<(Record, Hold), StoreError> {
+    fn draft(&self, new: NewSandbox) -> Result<(Record, Claim), StoreError> {
+        let NewSandbox { name, request, ids, owner } = new;
         let limits = request.limits.resolve()?;
         let id = new_id()?;
         let name = match name {
             Some(name) => name,
             None => Name::new(&format!("sandbox-{}", id[id.len() - 6..].to_ascii_lowercase()))?,
         };
-        let claim = self.claim(&name, limits.disk_bytes)?;
-        let owner = owner.unwrap_or_else(|| self.free_owner(&id));
+        let claim = self.claim(&name, &owner, limits.disk_bytes)?;
+        let ids = ids.unwrap_or_else(|| self.free_ids(&id));
         let created_ms = now_ms();
         let record = Record {
             format: record::FORMAT,
@@ -222,8 +220,9 @@ impl Store {
             request,
             error: None,
             parent: None,
-            uid: owner.uid,
-            gid: owner.gid,
+            owner,
+            uid: ids.uid,
+            gid: ids.gid,
             disk_bytes: limits.disk_bytes,
             inodes: limits.inodes,
             disk: new_id()?,
@@ -248,7 +247,7 @@ impl Store {
         self.steps.reach("disk made")?;
         record.ground = ground;
         record.stack = stack;
-        self.disks.all.new_sheet(&record.upper_id(), trees_of(record), owner_of(record))?;
+        self.disks.all.new_sheet(&record.upper_id(), trees_of(record), ids_of(record))?;
         self.steps.reach("upper made")?;
         Ok(attached)
     }
@@ -323,38 +322,11 @@ impl Store {
         Hold::take(&self.held, id).ok_or_else(|| StoreError::Busy(shown(id)))
     }
 
-    /// Keeps a name for a sandbox that is being made, if there may be one more.
-    fn claim(&self, name: &Name, disk_bytes: u64) -> Result<Hold, StoreError> {
-        self.own()?;
-        let records = self.records();
-        if records.values().any(|record| record.name == *name) {
-            return Err(StoreError::Taken(name.clone()));
-        }
-        if records.len() >= self.most_sandboxes {
-            return Err(StoreError::Full {
-                what: format!("{} sandboxes exist", records.len()),
-                most: self.most_sandboxes as u64,
-                hint: "remove some, or raise the limit",
-            });
-        }
-        let promised: u64 = records.values().map(|record| record.disk_bytes).sum();
-        let wanted = promised.saturating_add(disk_bytes);
-        if let Some(most) = self.most_disk_bytes.filter(|most| wanted > *most) {
-            return Err(StoreError::Full {
-                what: format!("with this one {wanted} bytes of disk would be promised"),
-                most,
-                hint: "remove some sandboxes, ask for less disk, or raise the limit",
-            });
-        }
-        Hold::take(&self.held, &format!("name {name}"))
-            .ok_or_else(|| StoreError::Taken(name.clone()))
-    }
-
     /// An id that no other sandbox's files have; an ordinary user has but one.
-    fn free_owner(&self, id: &str) -> Owner {
+    fn free_ids(&self, id: &str) -> Ids {
         if !rustix::process::geteuid().is_root() {
             let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-            return Owner { uid: uid.as_raw(), gid: gid.as_raw() };
+            return Ids { uid: uid.as_raw(), gid: gid.as_raw() };
         }
         let used: BTreeSet<u32> = self.records().values().map(|record| record.uid).collect();
         // From the id's random part: two that are made at once differ.
@@ -362,7 +334,7 @@ impl Store {
             id.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let candidates = (0..UIDS).map(|step| FIRST_UID + low_bits(start.wrapping_add(step)));
         let uid = candidates.into_iter().find(|uid| !used.contains(uid)).unwrap_or(FIRST_UID);
-        Owner { uid, gid: uid }
+        Ids { uid, gid: uid }
     }
 }
 
@@ -385,8 +357,8 @@ fn target_of(tree: &str) -> PathBuf {
     if tree == "root" { PathBuf::from("/") } else { Path::new("/").join(tree) }
 }
 
-fn owner_of(record: &Record) -> Owner {
-    Owner { uid: record.uid, gid: record.gid }
+fn ids_of(record: &Record) -> Ids {
+    Ids { uid: record.uid, gid: record.gid }
 }
 
 /// Looks at the host directory of a copy-on-write workspace.

@@ -1,6 +1,7 @@
 //! Living sandboxes on the wire: what is asked of them and what is told.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,35 @@ pub struct SandboxRequest {
     pub undo: bool,
     /// Paths inside that programs may write; everything that is writable when empty.
     pub write_paths: Vec<PathBuf>,
+}
+
+/// On whose account a sandbox is: who made it, as the server knows them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Owner(String);
+
+impl Owner {
+    /// A user of this host, for whom the kernel vouches.
+    pub fn local(uid: u32) -> Self {
+        Self(format!("uid {uid}"))
+    }
+
+    /// Whoever holds a key of this name.
+    pub fn key(name: &str) -> Self {
+        Self(format!("key {name}"))
+    }
+}
+
+/// Of a sandbox that was made before this was written down.
+impl Default for Owner {
+    fn default() -> Self {
+        Self("unknown".to_owned())
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
 }
 
 /// What is at /workspace in place of the sandbox's own directory.
@@ -82,6 +112,9 @@ pub struct SandboxInfo {
     pub id: String,
     pub name: String,
     pub state: SandboxState,
+    /// On whose account it is: `uid 1000` or `key NAME`.
+    #[serde(default)]
+    pub owner: Owner,
     pub image: String,
     pub level: Level,
     pub labels: BTreeMap<String, String>,

@@ -80,7 +80,10 @@ pub(crate) fn sweep(host: &Host) {
     let freezer = super::cgroups::freezer(host.uid);
     for place in places.iter().chain(&freezer) {
         if let Place::Beneath(directory) = &place.place {
-            each_orphan(directory, |path| drop(fs::remove_dir(path)));
+            each_orphan(directory, |path| {
+                thaw(path);
+                drop(fs::remove_dir(path));
+            });
         }
     }
     if !is_ours(&host.scratch_parent, host.uid) {
@@ -89,6 +92,16 @@ pub(crate) fn sweep(host: &Host) {
     each_orphan(&host.scratch_parent, |path| drop(remove_scratch(path)));
     // Gone when it is empty; in use when it is not.
     drop(fs::remove_dir(&host.scratch_parent));
+}
+
+/// Lets what is frozen in an orphaned cgroup go on, so that it can die: a frozen process of version 1 does not, though it
+/// was killed. The next sweep removes the group.
+fn thaw(path: &Path) {
+    for (file, word) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+        if path.join(file).exists() {
+            fs::write(path.join(file), word).ok(); // gone meanwhile
+        }
+    }
 }
 
 /// A real directory of this user; in a sticky /tmp nobody else can then put another in its place.

@@ -215,6 +215,7 @@ async fn info(called: &Called, name: &str) -> Result<u8, Failure> {
         format!("name      {}", info.name),
         format!("id        {}", info.id),
         format!("state     {}", state_word(info.state)),
+        format!("owner     {}", info.owner),
         format!("level     {}", info.level),
         format!("image     {}", info.image),
         format!("created   {}", info.created_at),

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
+use belljar::living::SandboxLimits;
 use belljar::{Config, PoolConfig};
 use belljar_evolve::ProposerSpec;
 use belljar_server::{LimitOptions, Listening, Options};
@@ -56,6 +57,12 @@ pub(crate) async fn serve_and_tell(args: Serve, tell: impl FnOnce(&Listening)) -
             local: args.rate_local.0,
             labels: args.rate_label,
             cpu: args.cpu_budget,
+        },
+        sandboxes: SandboxLimits {
+            sandboxes: args.sandboxes,
+            disk_bytes: args.sandbox_disk,
+            owner_sandboxes: args.owner_sandboxes,
+            owner_disk_bytes: args.owner_disk,
         },
     };
     let plain = PoolConfig::default();

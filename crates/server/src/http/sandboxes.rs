@@ -14,8 +14,9 @@ use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use belljar::living::Force;
-use belljar::sandbox::{SandboxInfo, SandboxRequest, SandboxState};
+use belljar::audit::Caller;
+use belljar::living::{Force, Sandboxes};
+use belljar::sandbox::{Owner, SandboxInfo, SandboxRequest, SandboxState};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use serde::{Deserialize, Serialize};
@@ -78,15 +79,27 @@ fn word(value: String) -> serde_json::Value {
 
 async fn create(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
     let ours = is_ours(&server, &request);
+    let sandboxes = own(&server, &request);
     let asked: SandboxRequest = body::json(request).await?;
     may_name_its_workspace(ours, &asked)?;
-    let info = server.sandboxes.create(asked).await.map_err(told)?;
+    let info = sandboxes.create(asked).await.map_err(told)?;
     let place = HeaderValue::from_str(&format!("{}/{}", wire::SANDBOXES, info.name));
     let mut response = (StatusCode::CREATED, axum::Json(info)).into_response();
     if let Ok(place) = place {
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
+}
+
+/// The sandboxes, on the account of who asks.
+fn own(server: &Server, request: &Request) -> Sandboxes {
+    let caller = request.extensions().get::<Peer>().map(|peer| peer.caller());
+    let owner = match caller {
+        Some(Caller { key: Some(key), .. }) => Owner::key(&key),
+        Some(Caller { uid: Some(uid), .. }) => Owner::local(uid),
+        Some(_) | None => Owner::default(),
+    };
+    server.sandboxes.on_account_of(owner)
 }
 
 fn may_name_its_workspace(ours: bool, asked: &SandboxRequest) -> Result<(), Problem> {

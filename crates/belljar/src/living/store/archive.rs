@@ -117,7 +117,7 @@ impl Store {
         archive: &mut File,
         limits: ImportLimits,
     ) -> Result<Record, StoreError> {
-        let (mut record, _claim) = self.draft(new.name, new.request, new.owner)?;
+        let (mut record, _claim) = self.draft(new)?;
         let mut reader = read::Reader::open(archive, limits)?;
         let image = record.request.image.as_deref().unwrap_or("host");
         check::check(&reader.manifest, image, &record, limits)?;
@@ -130,7 +130,7 @@ impl Store {
             super::disk::private_directory(&sheet.join(tree))?;
         }
         self.steps.reach("import begun")?;
-        reader.unpack(&sheet, super::owner_of(&record))?;
+        reader.unpack(&sheet, super::ids_of(&record))?;
         self.disks.all.sync(&record.disk)?;
         self.steps.reach("import unpacked")?;
         self.commit_new(std::slice::from_ref(&record))?;

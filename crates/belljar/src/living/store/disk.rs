@@ -71,7 +71,7 @@ pub(crate) struct Size {
 
 /// The host's ids of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct Ids {
     pub uid: u32,
     pub gid: u32,
 }
@@ -168,13 +168,13 @@ impl Disks {
         &self,
         sheet: &SheetId,
         trees: &[&str],
-        owner: Owner,
+        ids: Ids,
     ) -> Result<(), StoreError> {
-        match self.make_directories(sheet, trees, owner) {
+        match self.make_directories(sheet, trees, ids) {
             Err(error) if error.is_full() => {
                 // A full disk can be sealed and rolled back all the same: there is a reserve for our own entries.
                 template::release_reserve(&self.files(&sheet.disk))?;
-                self.make_directories(sheet, trees, owner)
+                self.make_directories(sheet, trees, ids)
             }
             result => result,
         }
@@ -184,7 +184,7 @@ impl Disks {
         &self,
         sheet: &SheetId,
         trees: &[&str],
-        owner: Owner,
+        ids: Ids,
     ) -> Result<(), StoreError> {
         for place in [self.sheet(sheet), self.work(sheet)] {
             // Numbers are never used twice, but one that a crash left may be in the way.
@@ -193,7 +193,7 @@ impl Disks {
             for tree in trees {
                 let path = place.join(tree);
                 fs::create_dir(&path).map_err(StoreError::io(&path))?;
-                give(&path, owner)?;
+                give(&path, ids)?;
             }
         }
         Ok(())
@@ -279,11 +279,11 @@ pub(super) fn private_directory(path: &Path) -> Result<(), StoreError> {
     fs::DirBuilder::new().mode(0o700).create(path).map_err(StoreError::io(path))
 }
 
-fn give(path: &Path, owner: Owner) -> Result<(), StoreError> {
+fn give(path: &Path, ids: Ids) -> Result<(), StoreError> {
     let mode = fs::Permissions::from_mode(0o755);
     fs::set_permissions(path, mode).map_err(StoreError::io(path))?;
     if rustix::process::geteuid().is_root() {
-        let given = std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid));
+        let given = std::os::unix::fs::chown(path, Some(ids.uid), Some(ids.gid));
         given.map_err(StoreError::io(path))?;
     }
     Ok(())

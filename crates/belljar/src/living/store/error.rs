@@ -24,6 +24,10 @@ pub(crate) enum StoreError {
     Nothing(&'static str),
     #[error("{what}: at most {most}. hint: {hint}")]
     Full { what: String, most: u64, hint: &'static str },
+    #[error(
+        "{what}: at most {most} ({rule}). hint: {hint}, or have {rule} of belljar serve raised"
+    )]
+    Beyond { what: String, most: u64, rule: &'static str, hint: &'static str },
     #[error("{0} is being changed by another request")]
     Busy(String),
     #[error(

@@ -4,9 +4,9 @@ use std::fs;
 
 use super::points::{Care, MOST_LAYERS, Taking};
 use super::record::{self, Displaced, Record, Took};
-use super::{Hold, Name, Store, StoreError, disk, new_id};
+use super::{Hold, Name, NewSandbox, Store, StoreError, disk, new_id};
 use crate::living::hygiene::is_secret;
-use crate::model::sandbox::SandboxState;
+use crate::model::sandbox::{Owner, SandboxState};
 
 /// Forks made at once.
 pub(crate) const MOST_FORKS: usize = 256;
@@ -19,6 +19,7 @@ impl Store {
         id: &str,
         names: Vec<Option<Name>>,
         taking: Taking,
+        owner: &Owner,
     ) -> Result<Vec<Record>, StoreError> {
         let _hold = self.hold(id)?;
         let mut parent = self.get(id)?;
@@ -38,8 +39,8 @@ impl Store {
         request.env.retain(|name, value| !is_secret(name, value));
         let mut drafts = Vec::new();
         for name in names {
-            let owner = Some(super::owner_of(&parent));
-            drafts.push(self.draft(name, request.clone(), owner)?);
+            let (ids, owner) = (Some(super::ids_of(&parent)), owner.clone());
+            drafts.push(self.draft(NewSandbox { name, request: request.clone(), ids, owner })?);
         }
         let _attached = self.attach(&parent)?;
         let taken = self.take(&mut parent, taking, Care::Durable)?;
@@ -52,7 +53,7 @@ impl Store {
             record.workspace.clone_from(&parent.workspace);
             record.discarded.clone_from(&parent.discarded);
             record.points =
-                parent.points.iter().filter(|point| !point.automatic).cloned().collect();
+                parent.points.iter().filter(|point| point.is_named()).cloned().collect();
             self.furnish(&mut record, taken.stack.clone())?;
             records.push(record);
         }

@@ -13,17 +13,28 @@ impl Store {
         let _hold = self.hold(id)?;
         let mut record = self.get(id)?;
         let _attached = self.attach(&record)?;
-        self.mark_by(&mut record, taking)?;
+        // After an undo nothing is new until something is written: what only looks does not end what can be redone.
+        if record.standing.is_none() || !self.is_untouched(&record)? {
+            self.mark_by(&mut record, taking)?;
+        }
         Ok(record)
+    }
+
+    /// Says so where nothing can be undone, whatever was written.
+    pub(crate) fn may_undo(&self, record: &Record) -> Result<(), StoreError> {
+        let first = automatic(record).next();
+        first.map(drop).ok_or(StoreError::Nothing("undo"))
+    }
+
+    pub(crate) fn may_redo(&self, record: &Record) -> Result<(), StoreError> {
+        record.standing.as_ref().map(drop).ok_or(StoreError::Nothing("redo"))
     }
 
     /// Goes back to the newest automatic point that differs from the present.
     pub(crate) fn undo(&self, id: &str) -> Result<Record, StoreError> {
         let _hold = self.hold(id)?;
         let mut record = self.get(id)?;
-        if automatic(&record).next().is_none() {
-            return Err(StoreError::Nothing("undo"));
-        }
+        self.may_undo(&record)?;
         let _attached = self.attach(&record)?;
         let here = if record.standing.is_some() && self.is_untouched(&record)? {
             record.standing.clone()

@@ -49,6 +49,9 @@ impl Holder {
 /// How long commands are waited for, and how often it is looked whether they are done.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long we wait for ourselves and for the dead: a child that has not executed its program yet holds what its parent
+/// has let go of.
+const AFTERMATH: Duration = Duration::from_secs(2);
 
 /// Takes the directory. A command that has it is waited for: it is done soon. A server is not.
 pub(super) fn lock(sandboxes: &Path, holder: Holder) -> Result<File, StoreError> {
@@ -56,7 +59,7 @@ pub(super) fn lock(sandboxes: &Path, holder: Holder) -> Result<File, StoreError>
     let opened =
         fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = opened.map_err(StoreError::io(&path))?;
-    let deadline = Instant::now() + PATIENCE;
+    let (begun, own) = (Instant::now(), std::process::id().to_string());
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
@@ -67,7 +70,12 @@ pub(super) fn lock(sandboxes: &Path, holder: Holder) -> Result<File, StoreError>
         file.rewind().map_err(StoreError::io(&path))?;
         (&file).take(40).read_to_string(&mut said).map_err(StoreError::io(&path))?;
         let (pid, as_what) = said.trim().split_once(' ').unwrap_or((said.trim(), ""));
-        if as_what == Holder::Server.word() || Instant::now() > deadline {
+        let patience = match as_what {
+            _ if pid == own || !Path::new("/proc").join(pid).exists() => AFTERMATH,
+            word if word == Holder::Server.word() => Duration::ZERO,
+            _ => PATIENCE,
+        };
+        if begun.elapsed() >= patience {
             let (path, pid) = (sandboxes.to_owned(), pid.to_owned());
             return Err(StoreError::Owned { path, pid });
         }

@@ -6,7 +6,7 @@ use super::disk::{SheetId, private_directory};
 use super::merge::merge;
 use super::record::{Point, Record};
 use super::walk::{self, Place};
-use super::{Store, StoreError, Tag, new_id, now_ms, owner_of, trees_of};
+use super::{Store, StoreError, Tag, ids_of, new_id, now_ms, trees_of};
 
 /// Sheets on a sandbox's own disk in one stack; from here on some are merged. The kernel takes 500 in all.
 pub(super) const MOST_SHEETS: usize = 64;
@@ -54,12 +54,29 @@ pub(super) struct Taken {
 }
 
 impl Store {
+    /// A point for something that is under way, which removes it: nobody is told of it, and the next start removes it if we
+    /// die before.
+    pub(crate) fn pass(&self, id: &str, taking: Taking) -> Result<Point, StoreError> {
+        let tag = Tag::new(&format!("passing-{}", new_id()?.to_ascii_lowercase()))?;
+        self.keep_point(id, Some(tag), taking, true)
+    }
+
     /// Makes a point of the present files; a tag is made up when none is given.
     pub(crate) fn snapshot(
         &self,
         id: &str,
         tag: Option<Tag>,
         taking: Taking,
+    ) -> Result<Point, StoreError> {
+        self.keep_point(id, tag, taking, false)
+    }
+
+    fn keep_point(
+        &self,
+        id: &str,
+        tag: Option<Tag>,
+        taking: Taking,
+        passing: bool,
     ) -> Result<Point, StoreError> {
         let _hold = self.hold(id)?;
         let mut record = self.get(id)?;
@@ -76,7 +93,7 @@ impl Store {
         }
         let _attached = self.attach(&record)?;
         let taken = self.take(&mut record, taking, Care::Durable)?;
-        let point = point(tag, false, &taken);
+        let point = Point { passing, ..point(tag, false, &taken) };
         record.points.push(point.clone());
         self.settle(&record, &taken)?;
         Ok(point)
@@ -124,7 +141,7 @@ impl Store {
     pub(super) fn fresh_upper(&self, record: &mut Record) -> Result<(), StoreError> {
         record.upper = record.next_sheet;
         record.next_sheet += 1;
-        self.disks.all.new_sheet(&record.upper_id(), trees_of(record), owner_of(record))?;
+        self.disks.all.new_sheet(&record.upper_id(), trees_of(record), ids_of(record))?;
         self.steps.reach("upper made")
     }
 
@@ -268,7 +285,7 @@ impl Store {
         Ok(merged)
     }
 
-    pub(super) fn find(&self, record: &Record, tag: &Tag) -> Result<Point, StoreError> {
+    pub(crate) fn find(&self, record: &Record, tag: &Tag) -> Result<Point, StoreError> {
         record.point(tag).cloned().ok_or_else(|| StoreError::NoPoint {
             sandbox: record.name.clone(),
             tag: tag.to_string(),
@@ -281,6 +298,7 @@ pub(super) fn point(tag: Tag, automatic: bool, taken: &Taken) -> Point {
         tag,
         created_ms: now_ms(),
         automatic,
+        passing: false,
         stack: taken.stack.clone(),
         bytes: taken.counts.bytes,
         files: taken.counts.files,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::StoreError;
 use super::disk::{Ground, SheetId};
 use super::name::{Name, Tag};
-use crate::model::sandbox::{SandboxRequest, SandboxState, SnapshotInfo};
+use crate::model::sandbox::{Owner, SandboxRequest, SandboxState, SnapshotInfo};
 
 /// Raised when a reader of the old form would misunderstand the new one.
 pub(crate) const FORMAT: u32 = 1;
@@ -33,6 +33,9 @@ pub(crate) struct Record {
     pub error: Option<String>,
     /// The id of the sandbox that this one was forked from.
     pub parent: Option<String>,
+    /// On whose account it is.
+    #[serde(default)]
+    pub owner: Owner,
     /// The host's ids of its files. A fork has its parent's, as they share files.
     pub uid: u32,
     pub gid: u32,
@@ -65,10 +68,20 @@ pub(crate) struct Point {
     pub tag: Tag,
     pub created_ms: u64,
     pub automatic: bool,
+    /// Made for something that is under way, and removed with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub passing: bool,
     pub stack: Vec<SheetId>,
     pub bytes: u64,
     pub files: u64,
     pub copied: bool,
+}
+
+impl Point {
+    /// Whether somebody gave it its name, and wants it to stay.
+    pub(crate) fn is_named(&self) -> bool {
+        !self.automatic && !self.passing
+    }
 }
 
 /// A host directory whose changes stay in the sandbox.

@@ -8,11 +8,17 @@ use super::StoreError;
 pub(super) struct Steps {
     /// How many more are passed; the largest number stands for all.
     left: AtomicUsize,
+    #[cfg(test)]
+    dies: std::sync::atomic::AtomicBool,
 }
 
 impl Default for Steps {
     fn default() -> Self {
-        Self { left: AtomicUsize::new(usize::MAX) }
+        Self {
+            left: AtomicUsize::new(usize::MAX),
+            #[cfg(test)]
+            dies: Default::default(),
+        }
     }
 }
 
@@ -24,8 +30,27 @@ impl Steps {
         // Once stopped, every later step stops too: what crashed does not clean up.
         let take = |left: usize| Some(left.saturating_sub(1));
         match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-            Ok(0) => Err(StoreError::Stopped(name)),
+            Ok(0) => {
+                #[cfg(test)]
+                self.die();
+                Err(StoreError::Stopped(name))
+            }
             Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The same, by the death of this process.
+    #[cfg(test)]
+    pub(super) fn die_after(&self, passed: usize) {
+        self.dies.store(true, Ordering::Relaxed);
+        self.stop_after(passed);
+    }
+
+    #[cfg(test)]
+    fn die(&self) {
+        if self.dies.load(Ordering::Relaxed) {
+            let own = rustix::process::getpid();
+            rustix::process::kill_process(own, rustix::process::Signal::KILL).ok();
         }
     }
 

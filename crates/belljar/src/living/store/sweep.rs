@@ -44,6 +44,15 @@ impl Store {
                 self.finish_taking(record, hold)?;
             }
         }
+        for mut record in self.list() {
+            if record.workspace.is_some() {
+                self.settle_commit(&record)?;
+            }
+            if record.points.iter().any(|point| point.passing) {
+                record.points.retain(|point| !point.passing);
+                self.save(&record)?;
+            }
+        }
         Ok(())
     }
 
@@ -69,7 +78,12 @@ impl Store {
         }
         let (named, busy) = self.named(live);
         for disk in names(&self.disks.all.root)? {
-            if busy.contains(&disk) || self.disks.is_used(&disk) {
+            if self.disks.is_used(&disk) {
+                continue;
+            }
+            if busy.contains(&disk) {
+                // What lives has a view of its own; ours, which a crash may have left, is for nobody.
+                self.disks.all.detach(&disk)?;
                 continue;
             }
             match named.get(&disk) {

@@ -1,8 +1,8 @@
 //! The store as a whole, on directories; what the kernel does in between is done by [`overlay`].
 
 mod archives;
+mod claims;
 mod crashes;
-mod disks;
 mod model;
 mod overlay;
 mod points;
@@ -54,12 +54,15 @@ impl Rig {
     }
 
     pub(super) fn config(&self) -> StoreConfig {
+        Self::config_of(&self.path, self.ground)
+    }
+
+    pub(super) fn config_of(path: &Path, ground: Ground) -> StoreConfig {
         StoreConfig {
-            state: self.path.join("state"),
-            base: Base { root: self.path.join("base"), usr: self.path.join("usr") },
-            most_sandboxes: 1000,
-            most_disk_bytes: None,
-            ground: Some(self.ground),
+            state: path.join("state"),
+            base: Base { root: path.join("base"), usr: path.join("usr") },
+            limits: SandboxLimits::default(),
+            ground: Some(ground),
             holder: Holder::Server,
         }
     }
@@ -86,6 +89,12 @@ impl Rig {
         Overlay::new(tree.upper, tree.lowers)
     }
 
+    /// Holds what a sandbox stands on seen, where that is more than directories.
+    pub(super) fn attached(&self, id: &str) -> Attached {
+        let store = self.store();
+        store.attach(&store.get(id).unwrap()).unwrap()
+    }
+
     pub(super) fn disks(&self) -> Vec<String> {
         let mut found: Vec<_> = fs::read_dir(self.path.join("state/disks"))
             .unwrap()
@@ -108,13 +117,18 @@ impl Drop for Rig {
 }
 
 pub(super) fn new_sandbox(name: &str) -> NewSandbox {
-    let owner = rustix::process::geteuid();
+    let uid = rustix::process::geteuid();
     let gid = rustix::process::getegid().as_raw();
     NewSandbox {
         name: Some(Name::new(name).unwrap()),
         request: SandboxRequest::default(),
-        owner: Some(Owner { uid: owner.as_raw(), gid }),
+        ids: Some(Ids { uid: uid.as_raw(), gid }),
+        owner: owner(),
     }
+}
+
+pub(super) fn owner() -> Owner {
+    Owner::local(1000)
 }
 
 pub(super) fn tag(text: &str) -> Tag {

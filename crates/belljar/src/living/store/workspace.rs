@@ -2,23 +2,25 @@
 //! so. The sandbox's side is hostile, and the host's directory may hold links: all is done by descriptors beneath the
 //! directory that was meant when the sandbox was made.
 
+mod journal;
 mod protected;
 mod put;
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fs;
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
 use super::diff::{Difference, Differences, Gathered, MOST_CHANGES};
 use super::points::{Care, Side, Taking};
-use super::record::{self, CopiedWorkspace, Record};
+use super::record::{CopiedWorkspace, Record};
+use super::steps::Steps;
 use super::walk::{self, Kind, Place};
 use super::{Store, StoreError};
 use crate::model::error::SpecError;
 use crate::model::sandbox::ChangeKind;
+use journal::Journal;
 
 const TREE: &str = "workspace";
 /// What was brought back already, by path.
@@ -96,10 +98,7 @@ impl Store {
         let _attached = self.attach(&record)?;
         let gathered = self.gather_workspace(&record)?;
         let directory = self.directory(&record.id);
-        let mut ours: Ours = fs::read(directory.join(COMMITTED))
-            .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok())
-            .unwrap_or_default();
+        let mut ours = journal::ours(&directory);
         let sheets = self.stack_of(&record, &Side::Present)?;
         let sheets = sheets.iter().rev().filter(|sheet| !record.discarded.contains(sheet));
         let paths = sheets.map(|sheet| self.disks.all.sheet(sheet).join(TREE));
@@ -114,13 +113,13 @@ impl Store {
             which,
             conflicts,
             ours: &mut ours,
+            journal: Journal::begin(&directory)?,
+            steps: &self.steps,
             done: Committed::default(),
         };
-        commit.carry_out(&gathered.found);
+        commit.carry_out(&gathered.found)?;
         let done = commit.done;
-        let text =
-            serde_json::to_vec(&ours).map_err(|error| StoreError::io(&directory)(error.into()))?;
-        record::replace(&directory, COMMITTED, &text)?;
+        journal::close(&directory, &ours)?;
         Ok(done)
     }
 
@@ -137,7 +136,7 @@ impl Store {
     }
 }
 
-fn workspace_of(record: &Record) -> Result<&CopiedWorkspace, StoreError> {
+pub(crate) fn workspace_of(record: &Record) -> Result<&CopiedWorkspace, StoreError> {
     record.workspace.as_ref().ok_or_else(|| {
         let reason = "is not copy_on_write: there is nothing to bring back";
         SpecError::new("workspace.mode", reason).into()
@@ -164,15 +163,18 @@ struct Commit<'a> {
     which: &'a Which,
     conflicts: Conflicts,
     ours: &'a mut Ours,
+    journal: Journal,
+    steps: &'a Steps,
     done: Committed,
 }
 
 impl Commit<'_> {
-    fn carry_out(&mut self, found: &[Difference]) {
+    fn carry_out(&mut self, found: &[Difference]) -> Result<(), StoreError> {
         let wanted: Vec<&Difference> = found.iter().filter(|one| self.is_wanted(one)).collect();
         // What is gone goes first, the deepest first: a file may stand where a directory was.
         for one in wanted.iter().rev() {
             if one.change.kind == ChangeKind::Removed {
+                self.steps.reach("about to remove from the host")?;
                 match self.remove(one) {
                     Ok(()) => self.done.removed.push(text_of(&one.path)),
                     Err(reason) => self.leave(&one.path, reason),
@@ -181,12 +183,14 @@ impl Commit<'_> {
         }
         for one in &wanted {
             if one.change.kind != ChangeKind::Removed {
+                self.steps.reach("about to write to the host")?;
                 match self.put(one) {
                     Ok(()) => self.done.written.push(text_of(&one.path)),
                     Err(reason) => self.leave(&one.path, reason),
                 }
             }
         }
+        self.steps.reach("all is written")
     }
 
     fn leave(&mut self, path: &[u8], reason: String) {

@@ -19,7 +19,7 @@ use belljar_sys::{fd, spawn};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-use super::kept::{RAISED, Raised};
+use super::kept::{self, RAISED, Raised};
 use super::{DiskBound, Living, Raise};
 use crate::engine::Engine;
 use crate::model::error::{Error, SpecError};
@@ -281,6 +281,8 @@ fn write_down(engine: &Engine, raise: &Raise, planned: &Planned) -> Result<(), E
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed?,
         }
+        // Nothing of it runs now: what has no end will never have one.
+        kept::lose_open(&raise.directory)?;
         let new = raise.directory.join(format!("{RAISED}.new"));
         fs::write(&new, serde_json::to_vec(&raised)?)?;
         fs::rename(new, raise.directory.join(RAISED))

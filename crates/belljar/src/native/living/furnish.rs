@@ -87,9 +87,10 @@ fn make(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
+/// Read-only for everybody: where the caller is an ordinary user these files have the id of the programs inside.
 fn write(path: &Path, contents: &str) -> io::Result<()> {
     fs::write(path, contents)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+    fs::set_permissions(path, fs::Permissions::from_mode(0o444))
 }
 
 #[cfg(test)]

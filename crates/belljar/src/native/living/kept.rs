@@ -27,6 +27,8 @@ use crate::seccomp::{Adjust, Hearing, Profile};
 
 /// How it was raised, in its directory.
 pub(super) const RAISED: &str = "raised.json";
+/// In the directory of an exec: its sandbox was lost under it.
+const LOST: &str = "lost";
 /// The largest of the small files.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
@@ -103,6 +105,21 @@ pub fn records(directory: &Path, sandbox: &str, stands: bool) -> io::Result<Vec<
     Ok(all)
 }
 
+/// Marks every exec without an end as lost, for good: whoever stands here next did not start them.
+pub(super) fn lose_open(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory.join(EXECS)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.join(EXEC_BEGUN).exists() && !path.join(EXEC_ENDED).exists() {
+            fs::write(path.join(LOST), "")?;
+        }
+    }
+    Ok(())
+}
+
 /// One exec. `open` is its state if it has no end.
 pub(super) fn record(
     directory: &Path,
@@ -131,7 +148,11 @@ pub(super) fn record(
         id: exec.to_owned(),
         sandbox: sandbox.to_owned(),
         cmd: order.argv,
-        state: if end.is_some() { ExecState::Ended } else { open },
+        state: match &end {
+            Some(_) => ExecState::Ended,
+            None if path.join(LOST).exists() => ExecState::Lost,
+            None => open,
+        },
         started_at: time(started_ms),
         stdout_bytes: length("stdout")?,
         stderr_bytes: length("stderr")?,

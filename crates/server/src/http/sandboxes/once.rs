@@ -25,13 +25,15 @@ pub(super) fn routes(router: Router<Arc<Server>>) -> Router<Arc<Server>> {
 }
 
 async fn python(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
+    let sandboxes = super::own(&server, &request);
     let (format, asked) = read(&server, request).await?;
-    answer(server.sandboxes.start_python(asked).await.map_err(told)?, format).await
+    answer(sandboxes.start_python(asked).await.map_err(told)?, format).await
 }
 
 async fn shell(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
+    let sandboxes = super::own(&server, &request);
     let (format, asked) = read(&server, request).await?;
-    answer(server.sandboxes.start_shell(asked).await.map_err(told)?, format).await
+    answer(sandboxes.start_shell(asked).await.map_err(told)?, format).await
 }
 
 async fn read(server: &Server, request: Request) -> Result<(Format, OneShotRequest), Problem> {

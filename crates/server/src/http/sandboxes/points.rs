@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 
-use super::{Answer, only, question, told};
+use super::{Answer, only, own, question, told};
 use crate::http::{Server, body, pipe};
 use crate::problem::Problem;
 
@@ -135,9 +135,10 @@ async fn fork(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<Forked>), Problem> {
+    let sandboxes = own(&server, &request);
     let usual = || Forking { count: 1, new_name: None, keep_env: Vec::new() };
     let Forking { count, new_name, keep_env } = body::json_or(request, usual).await?;
-    let made = server.sandboxes.fork_keeping(&name, count, new_name, &keep_env).await;
+    let made = sandboxes.fork_keeping(&name, count, new_name, &keep_env).await;
     Ok((StatusCode::CREATED, axum::Json(made.map_err(told)?)))
 }
 
@@ -153,8 +154,9 @@ async fn check_fork(
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<ForkReport> {
+    let sandboxes = own(&server, &request);
     let asked: Checking = body::json_or_default(request).await?;
-    server.sandboxes.check_fork(&name, &asked.forks).await.map(axum::Json).map_err(told)
+    sandboxes.check_fork(&name, &asked.forks).await.map(axum::Json).map_err(told)
 }
 
 #[derive(Deserialize)]
@@ -207,6 +209,7 @@ pub(super) async fn import(
     request: Request,
 ) -> Result<(StatusCode, axum::Json<SandboxInfo>), Problem> {
     let asked: Importing = question(&request)?;
+    let sandboxes = own(&server, &request);
     let file = tempfile().map_err(broken)?;
     let mut kept = tokio::fs::File::from_std(file.try_clone().map_err(broken)?);
     pipe::receive(request.into_body(), |mut reader| async move {
@@ -215,7 +218,7 @@ pub(super) async fn import(
     })
     .await?;
     let new = SandboxRequest { name: asked.name, ..SandboxRequest::default() };
-    let info = server.sandboxes.import(file, new).await.map_err(told)?;
+    let info = sandboxes.import(file, new).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(info)))
 }
 

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::StoreError;
 use super::super::copy::{make_whiteout, new_file};
-use super::super::disk::Owner;
+use super::super::disk::Ids;
 use super::super::walk::{self, Place};
 use super::check::above;
 use super::{ImportLimits, Item, MANIFEST, Manifest, TREES, What, hexadecimal};
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Makes everything below `sheet`, whose trees are empty directories. The manifest was checked.
-    pub(super) fn unpack(&mut self, sheet: &Path, owner: Owner) -> Result<(), StoreError> {
+    pub(super) fn unpack(&mut self, sheet: &Path, ids: Ids) -> Result<(), StoreError> {
         let mut places = Vec::new();
         for tree in TREES {
             let path = sheet.join(tree);
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
             let Some((_, place)) = places.iter().find(|(tree, _)| *tree == item.tree) else {
                 return Err(refused("in a tree that does not exist"));
             };
-            let entry = Making { item, place, owner };
+            let entry = Making { item, place, ids };
             match &item.what {
                 What::File { bytes, segments, data, sha256 } => {
                     let target = entry.new_file().map_err(|error| entry.failed(error))?;
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
         for item in entries.iter().rev().filter(|item| matches!(item.what, What::Directory { .. }))
         {
             if let Some((_, place)) = places.iter().find(|(tree, _)| *tree == item.tree) {
-                let entry = Making { item, place, owner };
+                let entry = Making { item, place, ids };
                 entry.dress_directory().map_err(|error| entry.failed(error))?;
             }
         }
@@ -183,7 +183,7 @@ fn pad(blocks: &mut impl Read, bytes: u64) -> Result<(), StoreError> {
 struct Making<'a> {
     item: &'a Item,
     place: &'a Place,
-    owner: Owner,
+    ids: Ids,
 }
 
 impl Making<'_> {
@@ -233,7 +233,7 @@ impl Making<'_> {
         }
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         if rustix::process::geteuid().is_root() {
-            let (uid, gid) = (Uid::from_raw(self.owner.uid), Gid::from_raw(self.owner.gid));
+            let (uid, gid) = (Uid::from_raw(self.ids.uid), Gid::from_raw(self.ids.gid));
             rustix::fs::chownat(&directory, name.as_c_str(), Some(uid), Some(gid), nofollow)?;
         }
         if !matches!(self.item.what, What::Symlink { .. }) {
@@ -262,7 +262,7 @@ impl Making<'_> {
             rustix::fs::fsetxattr(open, name.as_c_str(), &value.0, flags)?;
         }
         if rustix::process::geteuid().is_root() {
-            let (uid, gid) = (Uid::from_raw(self.owner.uid), Gid::from_raw(self.owner.gid));
+            let (uid, gid) = (Uid::from_raw(self.ids.uid), Gid::from_raw(self.ids.gid));
             rustix::fs::fchown(open, Some(uid), Some(gid))?;
         }
         rustix::fs::fchmod(open, Mode::from_raw_mode(self.item.mode & MODES))?;

@@ -172,7 +172,8 @@ fn history(rig: &mut Rig, model: &mut Model, act: &Act) {
         }
         Act::Fork(busy) => {
             let taking = if *busy { Taking::Copy } else { Taking::Seal };
-            let mut forks = rig.store().fork(&model.id, vec![None, None], taking).unwrap();
+            let mut forks =
+                rig.store().fork(&model.id, vec![None, None], taking, &owner()).unwrap();
             model.others.push((model.id.clone(), model.now.clone()));
             model.others.push((forks.remove(0).id, model.now.clone()));
             model.id = forks.remove(0).id;
@@ -267,7 +268,7 @@ fn live(acts: &[Act]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_life_of_a_sandbox_is_what_the_model_says(acts in proptest::collection::vec(act(), 1..24)) {

@@ -128,8 +128,10 @@ fn tags_are_unique_and_absent_ones_are_named() {
 fn a_promoted_fork_has_the_name_and_the_other_goes_or_is_renamed() {
     let mut rig = Rig::new();
     let one = rig.create("one");
-    let forks =
-        rig.store().fork("one", vec![Some(name("x")), Some(name("y"))], Taking::Seal).unwrap();
+    let forks = rig
+        .store()
+        .fork("one", vec![Some(name("x")), Some(name("y"))], Taking::Seal, &owner())
+        .unwrap();
     rig.store().promote("x", &name("one"), Displaced::Rename(name("old"))).unwrap();
     assert_eq!(rig.store().get("one").unwrap().id, forks[0].id);
     assert_eq!(rig.store().get("old").unwrap().id, one.id);

@@ -37,6 +37,7 @@ impl Commit<'_> {
         }
         let (directory, _) = spot(&self.host, &one.path).map_err(words)?;
         self.check_conflict(&directory, &name, &one.path)?;
+        self.journal.begun(text_of(&one.path))?;
         match meta.kind {
             Kind::Directory => self.put_directory(&directory, &name, &meta),
             Kind::File => self.put_file(&source, &directory, &name, &meta),
@@ -47,7 +48,9 @@ impl Commit<'_> {
         }?;
         let now = walk::look(&directory, &name).map_err(words)?;
         if let Some(now) = now.filter(|now| now.kind != Kind::Directory) {
-            self.ours.files.insert(text_of(&one.path), (now.changed, now.identity.1));
+            let seen = (now.changed, now.identity.1);
+            self.journal.written(text_of(&one.path), seen)?;
+            self.ours.files.insert(text_of(&one.path), seen);
         }
         Ok(())
     }
@@ -102,6 +105,7 @@ impl Commit<'_> {
             to.sync_all()
         };
         write().map_err(words)?;
+        self.steps.reach("written beside").map_err(|error| error.to_string())?;
         rename(directory, name)
     }
 
@@ -134,6 +138,13 @@ impl Commit<'_> {
         }
         let top = walk::look_at(&self.host.directory(b"")?)?;
         Ok(rustix::fs::fchown(open, Some(Uid::from_raw(top.uid)), Some(Gid::from_raw(top.gid)))?)
+    }
+}
+
+/// Removes what a commit that was killed was about to put here.
+pub(super) fn clear_beside(host: &Place, path: &[u8]) {
+    if let Ok((directory, _)) = spot(host, path) {
+        remove_temporary(&directory);
     }
 }
 
