@@ -12,7 +12,6 @@ mod export;
 pub(crate) mod filter;
 mod read;
 mod redact;
-mod spelling;
 mod stats;
 mod writer;
 
