@@ -153,6 +153,14 @@ impl Patterns {
         replaced(text, self.find(text.as_bytes()))
     }
 
+    /// Bytes of the same length without them; what is cut at their end counts as cut.
+    pub fn mask(&self, bytes: &[u8]) -> Vec<u8> {
+        let (mut redactor, mut out) = (Redactor::default(), Vec::with_capacity(bytes.len()));
+        redactor.push(self, bytes, &mut out);
+        redactor.finish(self, &mut out);
+        out
+    }
+
     /// Both sides of a text whose middle is gone.
     pub fn hide_at_cut(&self, before: &str, after: &str) -> (String, String) {
         if self.is_empty() {

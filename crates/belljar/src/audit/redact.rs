@@ -16,10 +16,6 @@ impl Secrets {
         Self(Patterns::new(values))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// A text without them.
     pub(crate) fn hide(&self, text: &str) -> String {
         self.0.hide(text)

@@ -24,6 +24,11 @@ impl Sandboxes {
         sink: &mut (dyn FnMut(CodeEvent) + Send),
     ) -> Result<CodeResult, Error> {
         let (slot, lines) = self.contexts_of(name).await?;
+        let mut request = request;
+        // Its process began with the values of then.
+        for one in lines.living.secrets().await? {
+            request.env.entry(one.variable).or_insert_with(|| one.value.reveal().to_owned());
+        }
         let result = lines.contexts.run(request, sink).await;
         keep(&slot, &lines).await?;
         result

@@ -30,6 +30,8 @@ impl Sandboxes {
         living::spec(&request)?;
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
+        // So that a name nobody knows is told now, and not by the first exec.
+        self.engine.secrets(&request.secrets).await?;
         let owner = workspace_owner(&request)?;
         let new = NewSandbox { name, request, owner };
         let record = self.stored(move |store| store.create(new)).await?;
