@@ -101,9 +101,9 @@ impl Secret {
         match value.len() {
             0 => Err("holds nothing"),
             _ if value.contains('\0') => Err("holds a NUL byte"),
-            length if length < belljar_jail::redact::LEAST_BYTES => {
-                Err("is shorter than 4 bytes: that stands in too many texts by chance to be hidden in them")
-            }
+            length if length < belljar_jail::redact::LEAST_BYTES => Err(
+                "is shorter than 4 bytes: that stands in too many texts by chance to be hidden in them",
+            ),
             _ => Ok(Self(value.to_owned())),
         }
     }
@@ -125,12 +125,8 @@ impl SecretSource {
 
     /// Says what is wrong with a description; `field` is where it stands.
     pub fn check(&self, field: &str) -> Result<(), SpecError> {
-        let given = [
-            self.env.is_some(),
-            self.file.is_some(),
-            self.command.is_some(),
-            self.store.is_some(),
-        ];
+        let given =
+            [self.env.is_some(), self.file.is_some(), self.command.is_some(), self.store.is_some()];
         if given.iter().filter(|one| **one).count() != 1 {
             let reason = "must say one of env = \"VARIABLE\", file = \"PATH\", command = [\"PROGRAM\", …], \
                           store = \"NAME\"";
@@ -165,8 +161,7 @@ impl SecretSource {
         if let Some(name) = &self.env {
             let value = std::env::var_os(name).unwrap_or_default().into_encoded_bytes();
             let told = |why| format!("names {name}, which {why}: export {name}=…");
-            return of(value)
-                .map_err(|why| SpecError::new(format!("{field}.env"), told(why)));
+            return of(value).map_err(|why| SpecError::new(format!("{field}.env"), told(why)));
         }
         if let Some(path) = &self.file {
             let told = |why| format!("is {}, which {why}", path.display());

@@ -74,7 +74,12 @@ mod tests {
 
     #[test]
     fn a_value_is_found_in_every_spelling_and_is_critical() {
-        for text in ["Y2FuYXJ5LTEyMzQ=", "63616e6172792d31323334", "%63%61nary-1234", "6361 6E61 7279 2D31 3233 34"] {
+        for text in [
+            "Y2FuYXJ5LTEyMzQ=",
+            "63616e6172792d31323334",
+            "%63%61nary-1234",
+            "6361 6E61 7279 2D31 3233 34",
+        ] {
             assert_eq!(seen(&[text]).len(), 1, "{text}");
         }
         let mut canaries = Canaries::new(["canary-1234"], None);

@@ -31,6 +31,7 @@ impl Sandboxes {
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
         // So that a name nobody knows is told now, and not by the first exec.
+        crate::engine::no_placeholder(&request.secrets)?;
         self.engine.secrets(&request.secrets).await?;
         let owner = workspace_owner(&request)?;
         let new = NewSandbox { name, request, owner };

@@ -85,7 +85,9 @@ impl SecretRequest {
             || variable.starts_with(|first: char| first.is_ascii_digit())
             || !variable.bytes().all(plain)
         {
-            return Err(format!("has {name}, whose variable {variable:?} is none: use A-Z, 0-9 and _"));
+            return Err(format!(
+                "has {name}, whose variable {variable:?} is none: use A-Z, 0-9 and _"
+            ));
         }
         if belljar_jail::NEVER_PASSED.contains(&variable.as_str()) {
             return Err(format!(
@@ -145,7 +147,10 @@ pub(crate) fn check(
 ) -> Result<(), SpecError> {
     let wrong = |reason: String| SpecError::new("secrets", reason);
     if requests.len() > MAX_SECRETS {
-        return Err(wrong(format!("has {}; no more than {MAX_SECRETS} may be given", requests.len())));
+        return Err(wrong(format!(
+            "has {}; no more than {MAX_SECRETS} may be given",
+            requests.len()
+        )));
     }
     let mut seen = BTreeSet::new();
     for request in requests {
@@ -231,8 +236,7 @@ impl<'de> Deserialize<'de> for SecretRequest {
                 map: A,
             ) -> Result<SecretRequest, A::Error> {
                 let fields = serde::de::value::MapAccessDeserializer::new(map);
-                let Fields { name, mode, variable, hosts, replace } =
-                    Fields::deserialize(fields)?;
+                let Fields { name, mode, variable, hosts, replace } = Fields::deserialize(fields)?;
                 Ok(SecretRequest { name, mode, variable, hosts, replace })
             }
         }

@@ -119,7 +119,8 @@ impl SecretPlaces {
         let kept = store.map(|store| store.get(in_store)).transpose();
         let kept = kept.map_err(|why| wrong(format!("has {name}, and {why}")))?.flatten();
         let unknown = || {
-            let files: Vec<String> = self.files.iter().map(|one| one.display().to_string()).collect();
+            let files: Vec<String> =
+                self.files.iter().map(|one| one.display().to_string()).collect();
             wrong(format!(
                 "has {name}, which nobody here knows: belljar secret set {in_store}, or a table [{name}] in {}",
                 files.join(" or ")
@@ -135,21 +136,24 @@ impl SecretPlaces {
 fn read(path: &Path) -> Result<SecretSources, SpecError> {
     let wrong = |reason: String| SpecError::new("secrets", format!("{}: {reason}", path.display()));
     let file = match File::open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SecretSources::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(SecretSources::new());
+        }
         opened => opened.map_err(|error| wrong(error.to_string()))?,
     };
     let status = file.metadata().map_err(|error| wrong(error.to_string()))?;
     let own = [0, rustix::process::geteuid().as_raw()];
     if !own.contains(&status.uid()) || status.mode() & 0o022 != 0 {
         let mode = status.mode() & 0o7777;
-        let reason = format!("others may write it (mode {mode:04o}): it must be yours, chmod go-w it");
+        let reason =
+            format!("others may write it (mode {mode:04o}): it must be yours, chmod go-w it");
         return Err(wrong(reason));
     }
     let mut text = String::new();
     let read = file.take(MAX_FILE_BYTES).read_to_string(&mut text);
     read.map_err(|error| wrong(error.to_string()))?;
-    let mut sources: SecretSources = toml::from_str(&text)
-        .map_err(|error| wrong(error.message().to_owned()))?;
+    let mut sources: SecretSources =
+        toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
     let base = path.parent().unwrap_or(Path::new("/"));
     for (name, source) in &mut sources {
         check_name(name).map_err(wrong)?;

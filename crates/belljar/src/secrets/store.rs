@@ -107,7 +107,12 @@ impl SecretStore {
         let Some(contents) = self.read()? else { return Ok(None) };
         let Some(entry) = contents.secrets.get(name) else { return Ok(None) };
         let key = Key::find(&self.state, &contents.key)?;
-        entry.values.iter().map(|sealed| open(&key, name, sealed)).collect::<Result<_, _>>().map(Some)
+        entry
+            .values
+            .iter()
+            .map(|sealed| open(&key, name, sealed))
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 
     /// What is kept, by name; needs no key.
@@ -156,7 +161,10 @@ impl SecretStore {
         let contents: Contents = serde_json::from_slice(&text)
             .map_err(|error| damaged(format!("is damaged (line {})", error.line())))?;
         if contents.version != VERSION {
-            return Err(damaged(format!("has version {}, which this build cannot read", contents.version)));
+            return Err(damaged(format!(
+                "has version {}, which this build cannot read",
+                contents.version
+            )));
         }
         Ok(Some(contents))
     }
@@ -193,7 +201,10 @@ fn check_own(file: &File, path: &Path) -> Result<(), String> {
         return Ok(());
     }
     let mode = status.mode() & 0o7777;
-    Err(format!("{0}: others may use it (mode {mode:04o}): it must be yours, chmod 600 {0}", path.display()))
+    Err(format!(
+        "{0}: others may use it (mode {mode:04o}): it must be yours, chmod 600 {0}",
+        path.display()
+    ))
 }
 
 /// What a sealed value is bound to: one cannot be put in the place of another.

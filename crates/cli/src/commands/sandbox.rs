@@ -110,6 +110,7 @@ async fn create(called: &Called, args: Create) -> Result<u8, Failure> {
         level: args.confine.level,
         limits: limits(&args.limits),
         env: pairs("env", &args.env)?,
+        secrets: super::secret::asked(&args.secrets)?,
         labels: pairs("label", &args.labels)?,
         workspace,
         allow_missing: args.confine.allow_missing,

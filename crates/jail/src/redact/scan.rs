@@ -146,13 +146,7 @@ impl Thread {
     }
 
     /// Takes one byte: what it may still become goes to `next`, and what it is now is told.
-    fn step(
-        self,
-        spelling: &Spelling,
-        byte: u8,
-        end: u64,
-        next: &mut Vec<Self>,
-    ) -> Option<Mark> {
+    fn step(self, spelling: &Spelling, byte: u8, end: u64, next: &mut Vec<Self>) -> Option<Mark> {
         let Some(unit) = spelling.units.get(self.unit as usize) else {
             let rest = Self { start: end - 1, ..self };
             return six(byte).map(|_| rest.mark(spelling, end, true));
@@ -272,7 +266,8 @@ impl Redactor {
         let begin = self.given();
         let mut marks = std::mem::take(&mut self.marks);
         for mark in &mut marks {
-            let neighbour = (mark.start.checked_sub(begin + 1)).and_then(|at| usize::try_from(at).ok());
+            let neighbour =
+                (mark.start.checked_sub(begin + 1)).and_then(|at| usize::try_from(at).ok());
             let neighbour = neighbour.and_then(|at| self.held.get(at));
             if mark.before && neighbour.is_some_and(|byte| six(*byte).is_some()) {
                 mark.start -= 1;

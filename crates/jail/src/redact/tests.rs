@@ -75,7 +75,9 @@ fn escapes_are_seen_through() {
 
 #[test]
 fn what_escapes_the_signs_of_escapes_is_seen_through() {
-    for secret in ["100%sure", "back\\slash", "%25%25%", "\\\\\\\\\\\\", "\\u0041%41", "a\nb\nc\n\"d\""] {
+    for secret in
+        ["100%sure", "back\\slash", "%25%25%", "\\\\\\\\\\\\", "\\u0041%41", "a\nb\nc\n\"d\""]
+    {
         let patterns = Patterns::new([secret]);
         let url: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let json = serde_json::to_string(secret).unwrap();
@@ -106,7 +108,10 @@ fn a_piece_at_a_cut_is_hidden_and_a_small_one_is_not() {
     let patterns = Patterns::new(["correct-horse"]);
     let cut = |before, after| patterns.hide_at_cut(before, after);
     let told = |before: &str, after: &str| (before.to_owned(), after.to_owned());
-    assert_eq!(cut("it is correct-h", "t-horse, really"), told("it is [secret]", "[secret], really"));
+    assert_eq!(
+        cut("it is correct-h", "t-horse, really"),
+        told("it is [secret]", "[secret], really")
+    );
     assert_eq!(cut("it is cor", "rse, really"), told("it is cor", "rse, really"));
     assert_eq!(
         cut("it is Y29ycmVjdC1", "C1ob3JzZQ==, really"),

@@ -27,6 +27,7 @@ use crate::model::limits::LimitsRequest;
 use crate::model::receipt::Versions;
 use crate::model::request::{RunRequest, Workspace};
 use crate::model::sandbox::{ExecRequest, SandboxRequest};
+use crate::model::secret::SecretMode;
 use crate::model::spec::{Spec, WORKSPACE};
 use crate::native::cgroups::Places;
 use crate::native::identity::INSIDE;
@@ -47,6 +48,10 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
     }
     if request.image.as_deref().is_some_and(|image| image != "host") {
         return Err(SpecError::new("image", "must be host, the only one there is"));
+    }
+    if let Some(decoy) = request.secrets.iter().find(|one| one.mode() == SecretMode::Canary) {
+        let reason = format!("has {}, a canary, which only runs can have", decoy.name);
+        return Err(SpecError::new("secrets", reason));
     }
     let run = RunRequest {
         command: Some(vec![NOTHING.to_owned()]),

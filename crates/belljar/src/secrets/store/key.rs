@@ -41,10 +41,16 @@ impl Key {
     pub(super) fn find(state: &Path, wanted: &str) -> Result<Self, String> {
         let path = place(state);
         let key = read(&path)?.ok_or_else(|| {
-            format!("{} is not there, without which no secret of the store can be read: put it back", path.display())
+            format!(
+                "{} is not there, without which no secret of the store can be read: put it back",
+                path.display()
+            )
         })?;
         if key.name() != wanted {
-            return Err(format!("{} is not the key that the secrets were stored with", path.display()));
+            return Err(format!(
+                "{} is not the key that the secrets were stored with",
+                path.display()
+            ));
         }
         Ok(key)
     }

@@ -6,7 +6,8 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("belljar-store-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("belljar-store-{name}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
         Self(path)
@@ -50,7 +51,10 @@ fn values_are_kept_encrypted_and_old_ones_for_a_while() {
     assert_eq!(values(&store, "a"), told);
     assert_eq!(values(&store, "b"), ["line one\nline two"]);
     let text = place.text(FILE);
-    assert!(text.contains("\"a\"") && !text.contains("value-of") && !text.contains("dmFsdWUtb2Yt"), "{text}");
+    assert!(
+        text.contains("\"a\"") && !text.contains("value-of") && !text.contains("dmFsdWUtb2Yt"),
+        "{text}"
+    );
     for name in [FILE, "secrets.key", LOCK] {
         let mode = fs::metadata(place.0.join(name)).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o600, "{name}");
