@@ -237,7 +237,7 @@ impl BodyReader {
     }
 
     fn take(&mut self, bytes: &mut Vec<u8>) -> Result<Taken, Trouble> {
-        let wrong = Trouble::Framing("chunks that cannot be told apart");
+        let wrong = || Trouble::Framing("chunks that cannot be told apart");
         loop {
             match self {
                 Self::Length(0) | Self::End => return Ok(Taken::End),
@@ -251,13 +251,13 @@ impl BodyReader {
                 }
                 Self::Size => {
                     let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") else {
-                        return if bytes.len() > 32 { Err(wrong) } else { Ok(Taken::More) };
+                        return if bytes.len() > 32 { Err(wrong()) } else { Ok(Taken::More) };
                     };
                     let digits = std::str::from_utf8(&bytes[..end]).unwrap_or_default();
                     let plain = (1..=16).contains(&digits.len())
                         && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
                     let size = u64::from_str_radix(digits, 16).ok().filter(|_| plain);
-                    let size = size.ok_or(wrong)?;
+                    let size = size.ok_or_else(wrong)?;
                     if size > 0 {
                         bytes.drain(..end + 2);
                         *self = Self::Chunk(size);
@@ -270,7 +270,7 @@ impl BodyReader {
                             bytes.drain(..end + 4);
                             *self = Self::End;
                         }
-                        Some(_) => return Err(wrong),
+                        Some(_) => return Err(wrong()),
                     }
                 }
                 Self::Chunk(0) => match bytes.get(..2) {
@@ -279,7 +279,7 @@ impl BodyReader {
                         bytes.drain(..2);
                         *self = Self::Size;
                     }
-                    Some(_) => return Err(wrong),
+                    Some(_) => return Err(wrong()),
                 },
                 Self::Chunk(left) => {
                     if bytes.is_empty() {
@@ -325,15 +325,15 @@ impl<'a> Replacer<'a> {
         let mut plain = 0;
         while at < self.held.len() {
             let rest = &self.held[at..];
-            if let Some((token, value)) =
-                self.pairs.iter().find(|(token, _)| rest.starts_with(token))
-            {
+            let found = self.pairs.iter().find(|(token, _)| rest.starts_with(token)).copied();
+            let is_last = rest.len() <= but;
+            if let Some((token, value)) = found {
                 self.look(plain, at)?;
                 out.extend_from_slice(&self.held[plain..at]);
                 out.extend_from_slice(value);
                 at += token.len();
                 plain = at;
-            } else if rest.len() <= but {
+            } else if is_last {
                 break;
             } else {
                 at += 1;
