@@ -13,7 +13,7 @@ mod swap;
 mod trust;
 
 pub use authority::Authority;
-pub use carry::{Carried, Trouble, carry};
+pub use carry::{Carried, Check, Trouble, carry};
 pub use outside::Outside;
 pub use swap::{Binding, Stray, Swap, placeholder};
 pub use trust::{VARIABLES, bundle};
