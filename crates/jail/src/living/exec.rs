@@ -36,7 +36,7 @@ const CPU_LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A program, and where it is written down.
-    Program { order: Order, directory: OwnedFd },
+    Program { order: Box<Order>, directory: OwnedFd },
     /// A payload that is verified and never released.
     Trial,
     /// Until it was handed over: the other end of the agent's socket.
@@ -380,7 +380,7 @@ impl Exec {
             (None, Some(_)) if frozen => None,
             (None, Some(_)) => self.deadline.map(|deadline| deadline.min(self.next_cpu_look)),
         };
-        super::soonest([due.map(|at| at.saturating_duration_since(now)), back].into_iter())
+        super::soonest([due.map(|at| at.saturating_duration_since(now)), back])
     }
 
     /// What has run out of it.

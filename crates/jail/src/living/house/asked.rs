@@ -157,7 +157,11 @@ impl House {
         let recorded =
             Recorded { order: order.without_secrets(&self.hidden), started_ms: now_ms() };
         let begun = records::write(&directory, EXEC_BEGUN, &recorded).and_then(|()| {
-            self.launch(Kind::Program { order, directory }, Some(&memory), Some(to))
+            self.launch(
+                Kind::Program { order: Box::new(order), directory },
+                Some(&memory),
+                Some(to),
+            )
         });
         match begun {
             Ok(_) => None,
