@@ -100,7 +100,8 @@ impl SecretRequest {
                 "has {name} as a placeholder without hosts: say where it is replaced, as {name}@api.example.com"
             ));
         }
-        if !placeholder && !(self.hosts.is_empty() && self.replace.is_empty()) {
+        let is_bound = !self.hosts.is_empty() || !self.replace.is_empty();
+        if is_bound && !placeholder {
             return Err(format!(
                 "has {name} with hosts, which only a placeholder has: leave them out, or the mode"
             ));
