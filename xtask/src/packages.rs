@@ -11,7 +11,10 @@ use crate::shell;
 /// For the Python package's own tests, and the MCP client that the server is tried with.
 const PYTHON: [&str; 5] =
     ["httpx==0.28.1", "pytest==9.2.0", "mypy==2.4.1", "maturin==1.16.0", "mcp==2.3.0"];
-/// The suites that need them.
+/// The other MCP client.
+const NODE: [&str; 1] = ["@modelcontextprotocol/sdk@1.32.2"];
+const NODE_SUITE: &str = "mcp";
+/// The suites that need Python's.
 const SUITES: [&str; 2] = ["sdk", "mcp"];
 /// The suite that installs the wheel.
 pub(crate) const WHEEL_SUITE: &str = "sdk";
@@ -21,12 +24,18 @@ pub(crate) fn provide(wanted: &BTreeSet<&str>) -> Result<()> {
     if SUITES.iter().any(|suite| wanted.contains(suite)) {
         python()?;
     }
+    if wanted.contains(NODE_SUITE) {
+        node()?;
+    }
     Ok(())
 }
 
 /// What the suites are told of it.
 pub(crate) fn variables() -> Vec<(&'static str, PathBuf)> {
-    vec![("BELLJAR_TEST_PYTHON", python_place().join("bin/python"))]
+    vec![
+        ("BELLJAR_TEST_PYTHON", python_place().join("bin/python")),
+        ("BELLJAR_TEST_NODE", node_place()),
+    ]
 }
 
 /// Where root may write and everybody may read; for anyone else, beside what is built.
@@ -40,6 +49,10 @@ fn root() -> PathBuf {
 /// A place for each list, so that another version of it changes nothing that is in use.
 fn python_place() -> PathBuf {
     root().join(format!("python-{:016x}", digest(&PYTHON)))
+}
+
+fn node_place() -> PathBuf {
+    root().join(format!("node-{:016x}", digest(&NODE)))
 }
 
 /// FNV-1a: enough to tell lists apart that we have written ourselves.
@@ -60,6 +73,13 @@ fn python() -> Result<()> {
         let mut command = shell::command("/usr/bin/python3");
         command.args(pip).arg(place.join("bin/python")).args(options).args(PYTHON);
         shell::run(&mut command)
+    })
+}
+
+fn node() -> Result<()> {
+    install(&node_place(), |place| {
+        let options = ["install", "--no-audit", "--no-fund", "--loglevel", "error", "--prefix"];
+        shell::run(shell::command("/usr/bin/npm").args(options).arg(place).args(NODE))
     })
 }
 

@@ -39,6 +39,7 @@ pub(crate) const SUITES: [&str; 16] = [
     "living",
     "secrets",
     "sdk",
+    "mcp",
     "leaks",
 ];
 /// These look at the whole host or at their neighbours' speed, so their tests do not run beside each other.

@@ -19,6 +19,8 @@ pub(super) struct Slot {
     secrets: SecretPlaces,
     /// Held by whoever changes what the sandbox is. Execs and file operations do not change that.
     pub turn: Turn<()>,
+    /// Held by whoever writes down which contexts there are.
+    pub keeping: Turn<()>,
     lines: Mutex<Option<Lines>>,
 }
 
@@ -62,7 +64,14 @@ impl Lines {
 
 impl Slot {
     pub(super) fn new(id: String, directory: PathBuf, secrets: SecretPlaces) -> Self {
-        Self { id, directory, secrets, turn: Turn::default(), lines: Mutex::default() }
+        Self {
+            id,
+            directory,
+            secrets,
+            turn: Turn::default(),
+            keeping: Turn::default(),
+            lines: Mutex::default(),
+        }
     }
 
     /// The lines to a sandbox that stands; nothing when it does not. A keeper that somebody else started is found.

@@ -217,7 +217,11 @@ mod tests {
     #[test]
     fn a_name_leads_to_its_source_or_to_the_store() {
         let place = Place::new("places");
-        place.write("[a]\nenv = \"CARGO_PKG_NAME\"\n[b]\ncommand = [\"sh\", \"-c\", \"printf 'l1\\\\nl2'\"]\n[c]\nstore = \"kept\"\n");
+        place
+            .write("[a]\nenv = \"CARGO_PKG_NAME\"\n[b]\nfile = \"lines\"\n[c]\nstore = \"kept\"\n");
+        std::fs::write(place.0.join("lines"), "l1\nl2\n").unwrap();
+        let own = PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(place.0.join("lines"), own).unwrap();
         assert_eq!(place.ask("a").unwrap().value.reveal(), "belljar");
         assert_eq!(place.ask("b").unwrap().value.reveal(), "l1\nl2");
         let store = place.places().store().unwrap();
