@@ -164,11 +164,14 @@ print('canary-7f3a91c0', file=sys.stderr)";
     let found = above_info(&outcome);
     assert_eq!(found.len(), 2, "{found:?}");
     for event in &found {
-        assert_eq!((event.kind, event.severity), (EventKind::SuspiciousBehavior, Severity::High));
+        assert_eq!(
+            (event.kind, event.severity),
+            (EventKind::SuspiciousBehavior, Severity::Critical)
+        );
         assert_eq!(event.rule, "pattern/canary");
         assert!(!format!("{event:?}").contains(canary));
     }
-    assert_eq!(outcome.risk, Risk::High);
+    assert_eq!(outcome.risk, Risk::Critical);
     assert_innocent(&sandbox.run_python("print('canary-7f3', 'a91c0')"));
 }
 

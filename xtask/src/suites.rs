@@ -37,6 +37,7 @@ pub(crate) const SUITES: [&str; 16] = [
     "evolve",
     "warm",
     "living",
+    "secrets",
     "sdk",
     "mcp",
     "leaks",

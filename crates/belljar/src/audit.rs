@@ -12,7 +12,6 @@ mod export;
 pub(crate) mod filter;
 mod read;
 mod redact;
-mod spelling;
 mod stats;
 mod writer;
 
@@ -31,6 +30,7 @@ pub use export::{ExportHead, export, verify_export};
 pub use filter::Filter;
 pub use read::{RunLine, RunRecord, State, list, show};
 pub use redact::REDACTED;
+pub(crate) use redact::Secrets;
 pub use stats::{Count, Stats, statistics};
 pub(crate) use writer::{Recorder, Recording, begun};
 

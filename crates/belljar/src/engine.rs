@@ -1,6 +1,7 @@
 //! The one entry: everything that runs, runs through an Engine.
 
 mod run;
+mod unseen;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use crate::model::level::Level;
 use crate::model::outcome::Outcome;
 use crate::model::request::RunRequest;
 use crate::model::screening::ScreenMode;
+use crate::model::secret::{SecretMode, SecretRequest};
 use crate::model::spec::{LanguageFacts, Program, Spec};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
@@ -29,6 +31,7 @@ use crate::native::zygote::Zygote;
 use crate::native::{self, Prepared};
 use crate::pool::{Pool, PoolConfig, PoolStats, Profile};
 use crate::screen::{Gate, Screener, Sources};
+use crate::secrets::{Given, SecretPlaces};
 
 pub use run::Run;
 
@@ -69,6 +72,8 @@ pub struct Config {
     pub pool: Option<PoolConfig>,
     /// Record every run, and run nothing that cannot be recorded.
     pub audit: Option<AuditConfig>,
+    /// Where the secrets are that requests name.
+    pub secrets: SecretPlaces,
     /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
     pub fault: Option<Fault>,
 }
@@ -91,6 +96,7 @@ impl Default for Config {
             screen_least,
             pool: None,
             audit: None,
+            secrets: SecretPlaces::default(),
             fault: None,
         }
     }
@@ -282,6 +288,16 @@ impl Engine {
         }
     }
 
+    /// The values of secrets, as they are now.
+    pub(crate) async fn secrets(&self, wanted: &[SecretRequest]) -> Result<Vec<Given>, Error> {
+        given(&self.config.secrets, wanted).await
+    }
+
+    /// Where the secrets are that requests name.
+    pub fn secret_places(&self) -> &SecretPlaces {
+        &self.config.secrets
+    }
+
     /// Where each set-up is broken on purpose.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.config.fault
@@ -326,6 +342,7 @@ impl Engine {
             language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
         let asked = self.audit.as_ref().map(|_| Asked::new(&request));
         let spec = Spec::resolve(request, facts.as_ref())?;
+        no_placeholder(&spec.secrets)?;
         if spec.level == Level::Maximum {
             return Err(Error::Unavailable {
                 level: Level::Maximum,
@@ -387,6 +404,33 @@ impl Engine {
         let code = request.code.as_deref().unwrap_or_default();
         self.languages.detect(name.as_deref(), code).map(Some)
     }
+}
+
+/// A placeholder is of use only where what leaves the sandbox passes through us.
+pub(crate) fn no_placeholder(secrets: &[SecretRequest]) -> Result<(), SpecError> {
+    match secrets.iter().find(|one| one.mode() == SecretMode::Placeholder) {
+        Some(one) => {
+            let reason = format!(
+                "has {}, a placeholder, which needs a way out that this version does not have: leave out its hosts",
+                one.name
+            );
+            Err(SpecError::new("secrets", reason))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The values of secrets, beside everything else: a command may take its time.
+pub(crate) async fn given(
+    places: &SecretPlaces,
+    wanted: &[SecretRequest],
+) -> Result<Vec<Given>, Error> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (places, wanted) = (places.clone(), wanted.to_vec());
+    let found = tokio::task::spawn_blocking(move || places.resolve(&wanted)).await;
+    Ok(found.map_err(|_| Error::Lost { what: "a secret could not be asked for" })??)
 }
 
 #[cfg(test)]

@@ -75,6 +75,7 @@ pub use model::recording::{Act, Entry, Recording};
 pub use model::request::{Data, RunRequest, StartRequest, Workspace};
 pub use model::sandbox;
 pub use model::screening::{Finding, ScreenMode, Screening, SyntaxFault};
+pub use model::secret::{SecretMode, SecretPlace, SecretRequest};
 pub use model::spec::{MAX_CODE_BYTES, Spec};
 pub use model::units;
 pub use native::cgroups;

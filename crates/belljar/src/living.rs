@@ -134,7 +134,8 @@ impl Sandboxes {
 
     fn slot(&self, id: &str) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Slot::new(id.to_owned(), self.store.directory(id)));
+        let places = || self.engine.secret_places().clone();
+        let new = || Arc::new(Slot::new(id.to_owned(), self.store.directory(id), places()));
         Arc::clone(slots.entry(id.to_owned()).or_insert_with(new))
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod recording;
 pub(crate) mod request;
 pub mod sandbox;
 pub(crate) mod screening;
+pub(crate) mod secret;
 pub(crate) mod spec;
 pub mod units;
 pub(crate) mod wording;

@@ -1,8 +1,12 @@
 //! Secrets by name: where a value comes from is described, the value itself is written down nowhere.
 //!
-//! A source is one of three: a variable of this process's environment, a file that only its owner may read, or a
-//! command that prints it. Whoever needs the value asks for it when it is needed ([`SecretSource::resolve`]) and gets a
-//! [`Secret`], which shows itself in no log and no error.
+//! A source is one of four: a variable of this process's environment, a file that only its owner may read, a command
+//! that prints it, or the encrypted store of `belljar secret set` ([`SecretStore`]). Whoever needs the value asks for it
+//! when it is needed ([`SecretSource::resolve`]) and gets a [`Secret`], which shows itself in no log and no error. Sandboxes
+//! ask by names alone, which [`SecretPlaces`] leads to their sources.
+
+mod places;
+mod store;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +24,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::error::SpecError;
 
+pub(crate) use places::Given;
+pub use places::SecretPlaces;
+pub use store::{Kept, SecretStore, StoredName};
+
 /// The longest value.
 const MAX_BYTES: usize = 64 << 10;
 const TOO_LONG: &str = "holds more than 65536 bytes";
@@ -31,7 +39,7 @@ const ALWAYS: [&str; 5] = ["PATH", "HOME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR"];
 /// Descriptions by their names, as in `[secrets.NAME]`.
 pub type SecretSources = BTreeMap<String, SecretSource>;
 
-/// Where a value comes from: exactly one of the three.
+/// Where a value comes from: exactly one of the four.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecretSource {
@@ -44,6 +52,9 @@ pub struct SecretSource {
     /// A program and its arguments, which prints it. No shell reads them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
+    /// A name in the encrypted store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
 }
 
 /// A value. It is never shown, and never written.
@@ -78,6 +89,24 @@ impl Secret {
             value => Ok(Self(value.to_owned())),
         }
     }
+
+    /// The same for a program's own use, which may be a key of many lines. The last line's end is not part of it.
+    pub fn for_program(bytes: Vec<u8>) -> Result<Self, &'static str> {
+        if bytes.len() > MAX_BYTES {
+            return Err(TOO_LONG);
+        }
+        let text = String::from_utf8(bytes).map_err(|_| "holds no UTF-8")?;
+        let value = text.strip_suffix('\n').unwrap_or(&text);
+        let value = value.strip_suffix('\r').unwrap_or(value);
+        match value.len() {
+            0 => Err("holds nothing"),
+            _ if value.contains('\0') => Err("holds a NUL byte"),
+            length if length < belljar_jail::redact::LEAST_BYTES => Err(
+                "is shorter than 4 bytes: that stands in too many texts by chance to be hidden in them",
+            ),
+            _ => Ok(Self(value.to_owned())),
+        }
+    }
 }
 
 impl SecretSource {
@@ -96,10 +125,11 @@ impl SecretSource {
 
     /// Says what is wrong with a description; `field` is where it stands.
     pub fn check(&self, field: &str) -> Result<(), SpecError> {
-        let given = [self.env.is_some(), self.file.is_some(), self.command.is_some()];
+        let given =
+            [self.env.is_some(), self.file.is_some(), self.command.is_some(), self.store.is_some()];
         if given.iter().filter(|one| **one).count() != 1 {
-            let reason =
-                "must say one of env = \"VARIABLE\", file = \"PATH\", command = [\"PROGRAM\", …]";
+            let reason = "must say one of env = \"VARIABLE\", file = \"PATH\", command = [\"PROGRAM\", …], \
+                          store = \"NAME\"";
             return Err(SpecError::new(field, reason));
         }
         if self.command.as_ref().is_some_and(|words| words.first().is_none_or(String::is_empty)) {
@@ -113,23 +143,47 @@ impl SecretSource {
 
     /// Gets the value, now. Waits for a command, so it is nothing for a thread that must not wait.
     pub fn resolve(&self, field: &str) -> Result<Secret, SpecError> {
+        self.resolve_as(field, Secret::of)
+    }
+
+    /// The same, for values of another kind. The store is not asked here: see [`SecretPlaces`].
+    fn resolve_as(
+        &self,
+        field: &str,
+        of: fn(Vec<u8>) -> Result<Secret, &'static str>,
+    ) -> Result<Secret, SpecError> {
         self.check(field)?;
+        protect_memory();
+        if self.store.is_some() {
+            let reason = "is for the secrets of runs and sandboxes: use env, file or command here";
+            return Err(SpecError::new(format!("{field}.store"), reason));
+        }
         if let Some(name) = &self.env {
             let value = std::env::var_os(name).unwrap_or_default().into_encoded_bytes();
             let told = |why| format!("names {name}, which {why}: export {name}=…");
-            return Secret::of(value)
-                .map_err(|why| SpecError::new(format!("{field}.env"), told(why)));
+            return of(value).map_err(|why| SpecError::new(format!("{field}.env"), told(why)));
         }
         if let Some(path) = &self.file {
             let told = |why| format!("is {}, which {why}", path.display());
-            let value = read_own(path).and_then(|value| Ok(Secret::of(value)?));
+            let value = read_own(path).and_then(|value| Ok(of(value)?));
             return value.map_err(|why| SpecError::new(format!("{field}.file"), told(why)));
         }
         let words = self.command.as_deref().unwrap_or_default();
-        let value = printed(words).and_then(|value| Ok(Secret::of(value)?));
+        let value = printed(words).and_then(|value| Ok(of(value)?));
         let told = |why| format!("is {}, which {why}", words.first().map_or("", String::as_str));
         value.map_err(|why| SpecError::new(format!("{field}.command"), told(why)))
     }
+}
+
+/// From the first value on, no copy of our memory is left on the disk when we crash, nor read by others of this user.
+fn protect_memory() {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // Neither is refused to anybody; and a process that is not dumpable needs no limit.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).ok();
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).ok();
+    });
 }
 
 /// Reads a file that is ours, or root's, and that nobody else may read.

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod evolve;
 pub(crate) mod sandbox;
+pub(crate) mod secret;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Batch(Batch),
     /// Sandboxes that stay, by name: files, execs, snapshots, forks
     Sandbox(Box<sandbox::Sandbox>),
+    /// Keep secrets, encrypted, for programs that are given them by name: set, list, remove
+    Secret(secret::Secret),
     /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
     /// Give a model tools over standard input and output: the Model Context Protocol
@@ -138,6 +141,10 @@ pub(crate) struct Run {
     /// The same for a value that is recorded nowhere; without =V it is taken from our environment
     #[arg(long = "env-secret", value_name = "K[=V]")]
     pub env_secret: Vec<String>,
+
+    /// Give the program a secret by name, hidden in all that it says; see `belljar secret --help`
+    #[arg(long = "secret", value_name = "NAME[=env:VAR]")]
+    pub secrets: Vec<String>,
 
     /// Copy a file in: host path, then path inside (relative to /workspace)
     #[arg(long = "file", id = "copies", value_name = "HOST:INSIDE")]

@@ -11,6 +11,7 @@ mod policy;
 mod run;
 mod sandbox;
 mod screen;
+mod secret;
 mod serve;
 mod stats;
 pub(crate) mod test;
@@ -34,6 +35,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Evolve(evolve) => evolve::evolve(*evolve).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
+        Command::Secret(secret) => secret::secret(secret),
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Mcp(mcp) => mcp::mcp(mcp).await,
         Command::Screen(screen) => screen::screen(screen).await,

@@ -19,6 +19,7 @@ pub mod nursery;
 mod payload;
 pub mod plan;
 mod readback;
+pub mod redact;
 pub mod report;
 mod results;
 mod root;

@@ -30,8 +30,9 @@ pub struct Local {
 
 impl Local {
     /// Takes over the sandboxes of this state directory, as long as it lives.
-    pub async fn open(config: Config, state: PathBuf) -> Result<Self, Error> {
+    pub async fn open(mut config: Config, state: PathBuf) -> Result<Self, Error> {
         token::state_directory(&state)?;
+        config.secrets.state = Some(state.clone());
         let engine = Arc::new(Engine::open(config)?);
         let sandboxes = Sandboxes::open_briefly(&engine, &state).await?;
         let server = Arc::new(Server {

@@ -82,7 +82,7 @@ pub struct Listening {
 
 /// Serves until a signal says to stop, and then until what runs has ended. `tell` hears once where.
 pub async fn serve(
-    config: Config,
+    mut config: Config,
     options: Options,
     tell: impl FnOnce(&Listening),
 ) -> Result<(), Error> {
@@ -92,6 +92,7 @@ pub async fn serve(
     let homeless = || SpecError::new("state", "has no default without HOME: give --state DIR");
     let (state, socket) = (state.ok_or_else(homeless)?, socket.ok_or_else(homeless)?);
     token::state_directory(&state)?;
+    config.secrets.state = Some(state.clone());
     // Before we listen: a signal that comes now must not find us without an answer.
     let mut signals = Signals::new()?;
     let (token, token_file) = match options.listen {

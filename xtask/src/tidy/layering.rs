@@ -3,10 +3,11 @@
 use super::{File, Finding, Tree};
 
 /// From the bottom up. A crate may depend only on those before it.
-const ORDER: [&str; 7] = [
+const ORDER: [&str; 8] = [
     "belljar-sys",
     "belljar-jail",
     "belljar-zygote",
+    "belljar-swap",
     "belljar",
     "belljar-evolve",
     "belljar-server",

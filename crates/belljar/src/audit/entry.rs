@@ -99,6 +99,7 @@ impl Asked {
             file_name: request.file_name.clone(),
             args: request.args.clone(),
             secret_env: request.secret_env.clone(),
+            secrets: request.secrets.clone(),
             copies: request.copies.clone(),
             workspace: request.workspace.clone(),
             limits: request.limits.clone(),
@@ -175,8 +176,9 @@ impl Subject {
             ..Summary::default()
         };
         let secret = spec.secret_env.values().map(|one| one.reveal());
+        let hidden = spec.hidden.iter().map(|one| one.reveal());
         let canaries = spec.canaries.iter().map(|one| one.0.as_str());
-        let secrets = Secrets::new(secret.chain(canaries));
+        let secrets = Secrets::new(secret.chain(hidden).chain(canaries));
         Self { run: run.to_owned(), secrets, summary, bodies: config.bodies }
     }
 

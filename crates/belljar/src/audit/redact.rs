@@ -1,57 +1,29 @@
 //! Keeping secrets out of records: every text that is about to be recorded is looked through for the
 //! values that were marked secret.
 
+use belljar_jail::redact::Patterns;
 use serde_json::{Map, Value};
-
-use super::spelling::Spelling;
 
 /// What stands in a record where a secret stood.
 pub const REDACTED: &str = "[secret]";
 
 /// The values that must not be recorded, in every spelling that is known.
-#[derive(Clone, Default)]
-pub(crate) struct Secrets(Vec<Spelling>);
-
-impl std::fmt::Debug for Secrets {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Secrets({})", self.0.len())
-    }
-}
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Secrets(Patterns);
 
 impl Secrets {
     pub(crate) fn new<'a>(values: impl Iterator<Item = &'a str>) -> Self {
-        let mut values: Vec<&str> = values.filter(|one| !one.is_empty()).collect();
-        // The longest first: one may be a part of another.
-        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        Self(values.into_iter().flat_map(Spelling::all).collect())
+        Self(Patterns::new(values))
     }
 
     /// A text without them.
     pub(crate) fn hide(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, spelling| {
-            let (mut hidden, mut done) = (String::new(), 0);
-            while let Some(found) = spelling.find(text.as_bytes(), done) {
-                hidden.push_str(&text[done..found.start.max(done)]);
-                hidden.push_str(REDACTED);
-                done = found.end;
-            }
-            hidden.push_str(&text[done..]);
-            hidden
-        })
+        self.0.hide(text)
     }
 
     /// A text that was cut in the middle: what is left of a secret there goes too.
     pub(crate) fn hide_at_cut(&self, before: &str, after: &str) -> (String, String) {
-        let (mut before, mut after) = (self.hide(before), self.hide(after));
-        for spelling in &self.0 {
-            if let Some(start) = spelling.begun_at_end(before.as_bytes()) {
-                before.replace_range(start.., REDACTED);
-            }
-            if let Some(end) = spelling.ended_at_start(after.as_bytes()) {
-                after.replace_range(..end, REDACTED);
-            }
-        }
-        (before, after)
+        self.0.hide_at_cut(before, after)
     }
 
     /// A whole JSON value without them: in texts and in names.

@@ -1,22 +1,24 @@
 //! A run, from the first record of it to its Outcome: warm where that can be, cold otherwise.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Hold};
 use tokio::sync::mpsc;
 
-use super::Engine;
+use super::{Engine, unseen};
 use crate::audit::{Asked, Caller, Recording, begun};
 use crate::events::{Canaries, EventSink, Tally};
 use crate::execution_id::new_id;
 use crate::languages::{Interpreter, Language};
 use crate::model::error::{Error, SpecError};
-use crate::model::event::{Risk, Weighed};
+use crate::model::event::{Event, Risk, Weighed};
 use crate::model::outcome::{Outcome, Start, Stream};
 use crate::model::receipt::{Receipt, Versions};
 use crate::model::request::StartRequest;
+use crate::model::secret::SecretMode;
 use crate::model::spec::{Source, Spec, WORKSPACE};
 use crate::native::cgroups::Cgroups;
 use crate::native::plan::Planned;
@@ -151,10 +153,11 @@ impl Run<'_> {
 
     /// From the first record of it to the last.
     async fn carry_out(
-        self,
+        mut self,
         talk: &mut Talk<'_>,
         advice: Advice,
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
+        self.take_secrets().await?;
         let id = new_id()?;
         let mut recording = match (&self.engine.audit, &self.asked) {
             (Some(audit), Some(asked)) => {
@@ -175,6 +178,27 @@ impl Run<'_> {
         result.map(|outcome| (outcome, copied))
     }
 
+    /// Fills in the values of what the request names. From now on nothing that is told of this run shows them.
+    async fn take_secrets(&mut self) -> Result<(), Error> {
+        let given = self.engine.secrets(&self.spec.secrets).await?;
+        for one in given {
+            one.hidden().for_each(|value| self.spec.hide(value));
+            if one.mode == SecretMode::Canary {
+                self.spec.watch_for(one.value.reveal().to_owned());
+            }
+            self.spec.give(one.variable, one.value.reveal())?;
+        }
+        if let Some(sink) = self.event_sink.take() {
+            self.event_sink = Some(if self.spec.hidden.is_empty() {
+                sink
+            } else {
+                let secrets = self.spec.hidden_secrets();
+                Arc::new(move |event: &Event| sink(&unseen::event(&secrets, event.clone())))
+            });
+        }
+        Ok(())
+    }
+
     /// Warm or cold, with an eye on its output for what should never be in it.
     async fn run_watched(
         &self,
@@ -182,8 +206,8 @@ impl Run<'_> {
         recording: &mut Option<Recording>,
         talk: &mut Talk<'_>,
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
-        let values: Vec<String> = self.spec.canaries.iter().map(|one| one.0.clone()).collect();
-        let mut canaries = Canaries::new(&values, self.event_sink.clone());
+        let values = self.spec.canaries.iter().map(|one| one.0.as_str());
+        let mut canaries = Canaries::new(values, self.event_sink.clone());
         let mut watched = |stream, bytes: &[u8]| {
             canaries.look(stream, bytes);
             (talk.sink)(stream, bytes);
@@ -200,6 +224,9 @@ impl Run<'_> {
             outcome.events.extend(found);
             let Weighed { risk, reasons } = Risk::of(&outcome.events);
             (outcome.risk, outcome.risk_reasons) = (risk, reasons);
+        }
+        if !self.spec.hidden.is_empty() {
+            outcome = unseen::outcome(&self.spec.hidden_secrets(), outcome);
         }
         Ok((outcome, copied))
     }

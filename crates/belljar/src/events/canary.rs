@@ -3,55 +3,45 @@
 
 use std::time::SystemTime;
 
+use belljar_jail::redact::{Patterns, Scanner};
+
 use super::{EventSink, pattern};
 use crate::model::event::{Event, Severity};
 use crate::model::outcome::Stream;
 use crate::model::wording;
 
-/// Looks for values in both streams as they pass, also where one lies across two reads.
-pub(crate) struct Canaries<'a> {
-    values: &'a [String],
-    /// The end of what has passed of each stream, short of a whole value.
-    tails: [Vec<u8>; 2],
-    longest: usize,
+/// Looks for values in both streams as they pass, in every spelling that is known, also where one lies across two reads.
+pub(crate) struct Canaries {
+    values: Patterns,
+    scanners: [Scanner; 2],
     events: Vec<Event>,
     sink: Option<EventSink>,
 }
 
-impl<'a> Canaries<'a> {
-    pub(crate) fn new(values: &'a [String], sink: Option<EventSink>) -> Self {
-        let longest = values.iter().map(String::len).max().unwrap_or(0);
-        Self { values, tails: [Vec::new(), Vec::new()], longest, events: Vec::new(), sink }
+impl Canaries {
+    pub(crate) fn new<'a>(
+        values: impl IntoIterator<Item = &'a str>,
+        sink: Option<EventSink>,
+    ) -> Self {
+        Self { values: Patterns::new(values), scanners: <_>::default(), events: Vec::new(), sink }
     }
 
     pub(crate) fn look(&mut self, stream: Stream, bytes: &[u8]) {
-        if self.values.is_empty() {
-            return;
+        let mut marks = Vec::new();
+        self.scanners[stream as usize].feed(&self.values, bytes, &mut marks);
+        for mark in marks.into_iter().filter(|mark| !mark.is_rest) {
+            self.tell(mark.value, stream);
         }
-        let mut text = std::mem::take(&mut self.tails[stream as usize]);
-        let before = text.len();
-        text.extend_from_slice(bytes);
-        for (index, value) in self.values.iter().enumerate() {
-            let value = value.as_bytes();
-            // What ends in the old part has been seen.
-            let from = (before + 1).saturating_sub(value.len());
-            let found = text[from..].windows(value.len()).filter(|part| *part == value).count();
-            if found > 0 {
-                self.tell(index, stream, found as u64);
-            }
-        }
-        self.tails[stream as usize] =
-            text.split_off(text.len() - (self.longest - 1).min(text.len()));
     }
 
-    fn tell(&mut self, index: usize, stream: Stream, times: u64) {
+    fn tell(&mut self, index: usize, stream: Stream) {
         let detail = wording::canary(index + 1, stream);
         if let Some(known) = self.events.iter_mut().find(|event| event.detail == detail) {
-            known.count += times;
+            known.count += 1;
             return;
         }
         let event = pattern(SystemTime::now(), detail, "canary", None);
-        let event = Event { severity: Severity::High, count: times, ..event };
+        let event = Event { severity: Severity::Critical, ..event };
         if let Some(sink) = &self.sink {
             sink(&event);
         }
@@ -68,8 +58,7 @@ mod tests {
     use super::*;
 
     fn seen(chunks: &[&str]) -> Vec<(String, u64)> {
-        let values = ["canary-1234".to_owned(), "other-5678".to_owned()];
-        let mut canaries = Canaries::new(&values, None);
+        let mut canaries = Canaries::new(["canary-1234", "other-5678"], None);
         chunks.iter().for_each(|chunk| canaries.look(Stream::Stdout, chunk.as_bytes()));
         canaries.finish().into_iter().map(|event| (event.detail, event.count)).collect()
     }
@@ -81,6 +70,21 @@ mod tests {
         assert_eq!(seen(&split)[0].1, 1);
         assert_eq!(seen(&["canary-12", "34canary-1234"])[0].1, 2);
         assert!(seen(&["canary-123", "5", "canary-124"]).is_empty());
+    }
+
+    #[test]
+    fn a_value_is_found_in_every_spelling_and_is_critical() {
+        for text in [
+            "Y2FuYXJ5LTEyMzQ=",
+            "63616e6172792d31323334",
+            "%63%61nary-1234",
+            "6361 6E61 7279 2D31 3233 34",
+        ] {
+            assert_eq!(seen(&[text]).len(), 1, "{text}");
+        }
+        let mut canaries = Canaries::new(["canary-1234"], None);
+        canaries.look(Stream::Stderr, b"canary-1234");
+        assert_eq!(canaries.finish()[0].severity, Severity::Critical);
     }
 
     #[test]

@@ -9,9 +9,13 @@ use super::Sandboxes;
 use super::contexts::{Contexts, Saved, Settings};
 use super::slot::{Lines, Slot};
 use super::store;
+use crate::audit::Secrets;
 use crate::model::error::Error;
-use crate::model::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo, ExecState};
+use crate::model::sandbox::{
+    CodeEvent, CodeRequest, CodeResult, ContextInfo, ExecState, RichResult,
+};
 use crate::native::living::{self, Living};
+use crate::secrets::Given;
 
 const FILE: &str = "contexts.json";
 
@@ -24,7 +28,22 @@ impl Sandboxes {
         sink: &mut (dyn FnMut(CodeEvent) + Send),
     ) -> Result<CodeResult, Error> {
         let (slot, lines) = self.contexts_of(name).await?;
-        let result = lines.contexts.run(request, sink).await;
+        let given = lines.living.secrets().await?;
+        if given.is_empty() {
+            let result = lines.contexts.run(request, sink).await;
+            keep(&slot, &lines).await?;
+            return result;
+        }
+        let mut request = request;
+        for one in &given {
+            // Its process began with the values of then.
+            request.env.insert(one.variable.clone(), one.value.reveal().to_owned());
+        }
+        // The keeper has hidden them in the streams; in messages they may lie across two frames.
+        let secrets = Secrets::new(given.iter().flat_map(Given::hidden));
+        let mut sink = |event| sink(unseen_event(&secrets, event));
+        let result = lines.contexts.run(request, &mut sink).await;
+        let result = result.map(|result| unseen(&secrets, result));
         keep(&slot, &lines).await?;
         result
     }
@@ -71,6 +90,36 @@ impl Sandboxes {
         let (_, slot) = self.find(name)?;
         Ok((slot, lines))
     }
+}
+
+/// What is told of a call, without its secrets.
+fn unseen(secrets: &Secrets, mut result: CodeResult) -> CodeResult {
+    (result.stdout, result.stderr) = (secrets.hide(&result.stdout), secrets.hide(&result.stderr));
+    let results = std::mem::take(&mut result.results);
+    result.results = results.into_iter().map(|one| unseen_result(secrets, one)).collect();
+    if let Some(error) = &mut result.error {
+        for text in [&mut error.name, &mut error.value, &mut error.traceback] {
+            *text = secrets.hide(text);
+        }
+    }
+    result
+}
+
+fn unseen_event(secrets: &Secrets, event: CodeEvent) -> CodeEvent {
+    match event {
+        CodeEvent::Output { stream, text } => {
+            CodeEvent::Output { stream, text: secrets.hide(&text) }
+        }
+        CodeEvent::Result(result) => CodeEvent::Result(unseen_result(secrets, result)),
+        started @ CodeEvent::Started { .. } => started,
+    }
+}
+
+fn unseen_result(secrets: &Secrets, result: RichResult) -> RichResult {
+    let data = result.data.into_iter();
+    let data = data.map(|(mime, value)| (secrets.hide(&mime), secrets.clean(value))).collect();
+    let dropped = result.dropped.iter().map(|one| secrets.hide(one)).collect();
+    RichResult { main: result.main, data, dropped }
 }
 
 /// Writes down which contexts there are.

@@ -34,6 +34,9 @@ impl Sandboxes {
         living::spec(&request)?;
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
+        // So that a name nobody knows is told now, and not by the first exec.
+        crate::engine::no_placeholder(&request.secrets)?;
+        self.engine.secrets(&request.secrets).await?;
         let ids = workspace_ids(&request)?;
         let new = NewSandbox { name, request, ids, owner: self.owner.clone() };
         let record = self.stored(move |store| store.create(new)).await?;

@@ -10,11 +10,13 @@ use super::contexts::Contexts;
 use super::files::{self, Files, Room};
 use crate::model::error::Error;
 use crate::native::living::Living;
+use crate::secrets::SecretPlaces;
 
 #[derive(Debug)]
 pub(super) struct Slot {
     pub id: String,
     pub directory: PathBuf,
+    secrets: SecretPlaces,
     /// Held by whoever changes what the sandbox is. Execs and file operations do not change that.
     pub turn: Turn<()>,
     /// Held by whoever writes down which contexts there are.
@@ -61,10 +63,11 @@ impl Lines {
 }
 
 impl Slot {
-    pub(super) fn new(id: String, directory: PathBuf) -> Self {
+    pub(super) fn new(id: String, directory: PathBuf, secrets: SecretPlaces) -> Self {
         Self {
             id,
             directory,
+            secrets,
             turn: Turn::default(),
             keeping: Turn::default(),
             lines: Mutex::default(),
@@ -85,7 +88,7 @@ impl Slot {
 
     /// Takes note of one that has just been raised or found, until it is gone.
     pub(super) async fn stands(self: &Arc<Self>, living: Living) -> Result<Lines, Error> {
-        let living = Arc::new(living);
+        let living = Arc::new(living.with_secrets_from(self.secrets.clone()));
         let contexts = Arc::new(code::contexts_of(&living, &self.directory).await?);
         let room = Arc::default();
         let files = files_of(&living, &room);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::level::Level;
 use super::limits::LimitsRequest;
 use super::screening::ScreenMode;
+use super::secret::SecretRequest;
 
 /// What to run and how. The same on every surface; fields that are left out take their defaults.
 ///
@@ -36,6 +37,8 @@ pub struct RunRequest {
     pub env: BTreeMap<String, String>,
     /// Names of `env` whose values are secret: they are recorded nowhere.
     pub secret_env: Vec<String>,
+    /// Secrets of the host, by name: the program gets the values, and nothing that it says shows them.
+    pub secrets: Vec<SecretRequest>,
     pub stdin: Option<Data>,
     /// Files made before the start: path inside (relative to /workspace) to contents.
     pub files: BTreeMap<String, Data>,

@@ -12,6 +12,7 @@ use super::limits::LimitsRequest;
 use super::outcome::{FaultDomain, Stream, Verdict};
 use super::receipt::Receipt;
 use super::request::Data;
+use super::secret::SecretRequest;
 
 /// A sandbox to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct SandboxRequest {
     /// that names none.
     pub limits: LimitsRequest,
     pub env: BTreeMap<String, String>,
+    /// Secrets of the host, by name, for every program in it. Each gets the value of the moment.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRequest>,
     pub labels: BTreeMap<String, String>,
     pub workspace: Option<SandboxWorkspace>,
     pub allow_missing: Vec<String>,

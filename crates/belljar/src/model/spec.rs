@@ -12,6 +12,7 @@ use super::error::SpecError;
 use super::level::Level;
 use super::limits::{Limits, LimitsRequest};
 use super::request::{RunRequest, StartRequest, Workspace};
+use super::secret::{self, SecretRequest};
 use crate::seccomp::{self, Profile};
 
 /// The longest program text. Longer ones are data, and belong in a file.
@@ -41,6 +42,11 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     /// Variables whose values are recorded nowhere, not even as a digest.
     pub secret_env: BTreeMap<String, Secret>,
+    /// Secrets by name. Their values are filled in just before the run.
+    pub secrets: Vec<SecretRequest>,
+    /// What must not be seen of what the program says: the values of `secrets`.
+    #[serde(skip)]
+    pub(crate) hidden: Vec<Secret>,
     pub stdin: Option<Contents>,
     pub placed: Vec<PlacedFile>,
     pub workspace: Option<Workspace>,
@@ -130,6 +136,7 @@ impl Spec {
         check_record(&request)?;
         let block_paths = blocked(&request)?;
         let mut env = request.env.clone();
+        secret::check(&request.secrets, |name| env.contains_key(name))?;
         let secret_env = secrets(&mut env, &request.secret_env)?;
         let mut placed = Vec::new();
         let program = program(&request, language, &mut placed)?;
@@ -147,6 +154,8 @@ impl Spec {
             args: request.args,
             env,
             secret_env,
+            secrets: request.secrets,
+            hidden: Vec::new(),
             stdin: request.stdin.map(|data| Contents(data.0)),
             placed,
             workspace: request.workspace,
@@ -186,6 +195,39 @@ impl Spec {
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&String, &str)> {
         let plain = self.env.iter().map(|(name, value)| (name, value.as_str()));
         plain.chain(self.secret_env.iter().map(|(name, value)| (name, value.reveal())))
+    }
+}
+
+impl Spec {
+    /// Gives the program a secret, under this name.
+    pub(crate) fn give(&mut self, variable: String, value: &str) -> Result<(), SpecError> {
+        self.secret_env.insert(variable, Secret(value.to_owned()));
+        let total: usize = self.variables().map(|(name, value)| name.len() + value.len() + 2).sum();
+        if total > MAX_ARGUMENT_BYTES {
+            let reason = format!("and env have {total} bytes, more than {MAX_ARGUMENT_BYTES}");
+            return Err(SpecError::new("secrets", reason));
+        }
+        Ok(())
+    }
+
+    /// Has a value hidden in all that is told of the run.
+    pub(crate) fn hide(&mut self, value: &str) {
+        self.hidden.push(Secret(value.to_owned()));
+    }
+
+    /// One more value that no honest program says.
+    pub(crate) fn watch_for(&mut self, value: String) {
+        self.canaries.push(Canary(value));
+    }
+
+    /// The same, for texts.
+    pub(crate) fn hidden_secrets(&self) -> crate::audit::Secrets {
+        crate::audit::Secrets::new(self.hidden.iter().map(Secret::reveal))
+    }
+
+    /// What is looked for in the output, to be hidden.
+    pub(crate) fn patterns(&self) -> belljar_jail::redact::Patterns {
+        belljar_jail::redact::Patterns::new(self.hidden.iter().map(Secret::reveal))
     }
 }
 

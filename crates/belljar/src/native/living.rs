@@ -23,6 +23,7 @@ use crate::model::error::{Error, SpecError};
 use crate::model::receipt::Receipt;
 use crate::model::sandbox::{ExecRequest, SandboxRequest, SandboxUsage, TerminalSize};
 use crate::model::spec::Spec;
+use crate::secrets::{Given, SecretPlaces};
 
 pub use begin::raise;
 pub use follow::Follow;
@@ -82,6 +83,7 @@ pub struct Living {
     raised: Raised,
     receipt: Receipt,
     line: Line,
+    places: SecretPlaces,
 }
 
 /// An exec that was released.
@@ -111,7 +113,28 @@ impl Living {
         };
         let (raised, receipt) =
             kept::raised(directory).map_err(Error::backend("read what is known of the sandbox"))?;
-        Ok(Some(Self { directory: directory.to_owned(), raised, receipt, line }))
+        let places = SecretPlaces::default();
+        Ok(Some(Self { directory: directory.to_owned(), raised, receipt, line, places }))
+    }
+
+    /// Looks for the secrets of its programs there.
+    #[must_use]
+    pub fn with_secrets_from(mut self, places: SecretPlaces) -> Self {
+        self.places = places;
+        self
+    }
+
+    /// The values of its secrets, as they are now; from now on they are hidden in all that its programs say.
+    pub(crate) async fn secrets(&self) -> Result<Vec<Given>, Error> {
+        let given = crate::engine::given(&self.places, &self.raised.secrets).await?;
+        if !given.is_empty() {
+            let memory = begin::memory(&begin::hidden(&given))?;
+            let (answer, _) = self.line.ask(Ask::Hide, &[], Some(&memory)).await?;
+            if !matches!(answer, Answer::Done) {
+                return Err(unexpected(answer));
+            }
+        }
+        Ok(given)
     }
 
     /// What was verified when it was raised.
@@ -121,7 +144,8 @@ impl Living {
 
     /// Starts a program; answers when it was released. `id` names it for good ([`crate::execution_id::new_id`]).
     pub async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Begun, Error> {
-        let order = begin::order(id, request, &self.raised)?;
+        let given = self.secrets().await?;
+        let order = begin::order(id, request, &self.raised, &given)?;
         let memory = begin::memory(&order)?;
         let (answer, _) = self.line.ask(Ask::Exec, &[], Some(&memory)).await?;
         if let Answer::Failed(failed) = answer {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use belljar_jail::keeper::Inherited;
 use belljar_jail::plan::Plan;
+use belljar_jail::redact::{Patterns, Redactor};
 use belljar_jail::report::{Cause, Command, Message, Report, Started};
 use belljar_jail::{KEEPER_ROLE, wire};
 use belljar_sys::process::{Child, SingleThreaded, fork};
@@ -28,6 +29,8 @@ use crate::model::spec::{Contents, PlacedFile, Source, Spec};
 
 /// One read from a stream; the kernel's pipe holds this much.
 const CHUNK_BYTES: usize = 64 << 10;
+/// What could be the beginning of a secret is held back for so long, if it is short.
+const HELD_BACK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// How a run talks with whoever asked for it.
 pub(crate) struct Talk<'a> {
@@ -276,8 +279,9 @@ pub(super) async fn follow(
     talk: &mut Talk<'_>,
     tally: &mut Tally,
 ) -> Result<Finished, Error> {
-    let mut out = Reading::new(Stream::Stdout, stdout, spec);
-    let mut err = Reading::new(Stream::Stderr, stderr, spec);
+    let patterns = spec.patterns();
+    let mut out = Reading::new(Stream::Stdout, stdout, spec, &patterns);
+    let mut err = Reading::new(Stream::Stderr, stderr, spec, &patterns);
     let mut ended = None;
     let Talk { sink, input, beside, standing } = talk;
     let mut beside = beside.take();
@@ -318,12 +322,18 @@ pub(super) async fn follow(
             read = out.pipe.read(&mut out.buffer), if out.open => out.take(&read, *sink, keeper),
             read = err.pipe.read(&mut err.buffer), if err.open => err.take(&read, *sink, keeper),
             () = &mut feed, if feeding && started.is_some() => feeding = false,
+            () = tokio::time::sleep(HELD_BACK), if out.waits() || err.waits() => {
+                out.let_go(*sink);
+                err.let_go(*sink);
+            }
         }
     }
     // All that the program wrote is in the pipes by now. Their end is not waited for: at level none
     // somebody outside may hold the other one.
     out.drain(*sink, keeper);
     err.drain(*sink, keeper);
+    out.finish(*sink);
+    err.finish(*sink);
     match (started, ended) {
         (Some(started), Some((report, workspace))) => {
             Ok(Finished { started, report, stdout: out.capture, stderr: err.capture, workspace })
@@ -333,23 +343,33 @@ pub(super) async fn follow(
 }
 
 /// One output stream being read.
-struct Reading {
+struct Reading<'a> {
     stream: Stream,
     pipe: pipe::Receiver,
     buffer: Vec<u8>,
     capture: Capture,
     total_limit: u64,
+    /// Bytes that were read.
+    total: u64,
+    /// What must not be seen of it, and what of it may be.
+    patterns: &'a Patterns,
+    redactor: Redactor,
+    shown: Vec<u8>,
     open: bool,
 }
 
-impl Reading {
-    fn new(stream: Stream, pipe: pipe::Receiver, spec: &Spec) -> Self {
+impl<'a> Reading<'a> {
+    fn new(stream: Stream, pipe: pipe::Receiver, spec: &Spec, patterns: &'a Patterns) -> Self {
         Self {
             stream,
             pipe,
             buffer: vec![0; CHUNK_BYTES],
             capture: Capture::new(spec.limits.output_bytes),
             total_limit: spec.limits.output_total_bytes,
+            total: 0,
+            patterns,
+            redactor: Redactor::default(),
+            shown: Vec::new(),
             open: true,
         }
     }
@@ -384,14 +404,48 @@ impl Reading {
                 return;
             }
         };
-        let before = self.capture.total_bytes();
+        let before = self.total;
+        self.total = before.saturating_add(bytes.len() as u64);
+        let bytes = if self.patterns.is_empty() {
+            bytes
+        } else {
+            self.shown.clear();
+            self.redactor.push(self.patterns, bytes, &mut self.shown);
+            &self.shown
+        };
         self.capture.push(bytes);
         if before > self.total_limit {
             return; // the end was ordered already; what still comes is only counted
         }
-        sink(self.stream, bytes);
-        if self.capture.total_bytes() > self.total_limit {
+        if !bytes.is_empty() {
+            sink(self.stream, bytes);
+        }
+        if self.total > self.total_limit {
             keeper.order_end(Cause::Output);
+        }
+    }
+
+    /// Something is held back that may be shown when nothing follows.
+    fn waits(&self) -> bool {
+        self.redactor.holds_little(self.patterns)
+    }
+
+    fn let_go(&mut self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send)) {
+        self.shown.clear();
+        self.redactor.release(self.patterns, &mut self.shown);
+        self.show(sink);
+    }
+
+    fn finish(&mut self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send)) {
+        self.shown.clear();
+        self.redactor.finish(self.patterns, &mut self.shown);
+        self.show(sink);
+    }
+
+    fn show(&mut self, sink: &mut (dyn FnMut(Stream, &[u8]) + Send)) {
+        self.capture.push(&self.shown);
+        if !self.shown.is_empty() && self.total <= self.total_limit {
+            sink(self.stream, &self.shown);
         }
     }
 }

@@ -102,6 +102,8 @@ fn stripped(spec: &Spec, language: &str, path: PathBuf) -> Spec {
         args: Vec::new(),
         env: BTreeMap::new(),
         secret_env: BTreeMap::new(),
+        secrets: Vec::new(),
+        hidden: Vec::new(),
         stdin: None,
         placed: Vec::new(),
         workspace: None,

@@ -135,6 +135,10 @@ pub(crate) struct Create {
     #[arg(long = "env", value_name = "K=V")]
     pub env: Vec<String>,
 
+    /// Give its programs a secret by name, hidden in all that they say; see `belljar secret --help`
+    #[arg(long = "secret", value_name = "NAME[=env:VAR]")]
+    pub secrets: Vec<String>,
+
     /// A label, as name=value
     #[arg(long = "label", value_name = "K=V")]
     pub labels: Vec<String>,

@@ -29,7 +29,8 @@ async fn carry_out(args: Batch) -> Result<u8, Error> {
     let total = count_lines(&args.file)?;
     let requests = read_requests(&args.file)?;
     let audit = super::audit::config(&args.audit, Recorder::Batch)?;
-    let engine = Arc::new(Engine::open(Config { audit, ..Config::default() })?);
+    let secrets = super::secret::places(args.audit.state.as_deref());
+    let engine = Arc::new(Engine::open(Config { audit, secrets, ..Config::default() })?);
     let progress = progress(total, args.quiet);
     let mut worst = 0;
     let tell = |_, result: Result<belljar::Outcome, Error>| {

@@ -76,7 +76,9 @@ async fn carry_out(args: Run, ahead: Option<Ahead>) -> Result<Done, Failure> {
     let recorded_here = args.audit.state.is_none();
     let open = || {
         let audit = super::audit::config(&recorded, Recorder::Lone)?;
-        let engine = Engine::open(Config { fault, audit, screen_rules, ..Config::default() })?;
+        let secrets = super::secret::places(recorded.state.as_deref());
+        let config = Config { fault, audit, screen_rules, secrets, ..Config::default() };
+        let engine = Engine::open(config)?;
         Ok::<_, Error>(match ahead {
             Some(ahead) => engine.with_keeper(ahead),
             None => engine,
@@ -159,6 +161,7 @@ fn request(args: Run) -> Result<RunRequest, Error> {
         language: args.language.clone(),
         env: environment(&args)?,
         secret_env: args.env_secret.iter().map(|one| name_of(one).to_owned()).collect(),
+        secrets: super::secret::asked(&args.secrets)?,
         labels: pairs("labels", &args.labels)?,
         stdin: args.stdin.as_deref().map(read_stdin).transpose()?,
         copies: copies(&args.copies)?,

@@ -105,6 +105,7 @@ async fn create(called: &Called, args: Create) -> Result<u8, Failure> {
     let request = SandboxRequest {
         name: args.name,
         env: pairs("env", &args.env)?,
+        secrets: super::secret::asked(&args.secrets)?,
         labels: pairs("label", &args.labels)?,
         workspace,
         idle_ms: args.idle,

@@ -16,6 +16,7 @@ use crate::keeper::{ENDING_LIMIT, SETUP_LIMIT};
 use crate::layer::Check;
 use crate::notify::Ear;
 use crate::plan::Plan;
+use crate::redact::{Patterns, Redactor};
 use crate::report::{Cause, End, Ending, Failed, Report, Stopped};
 use crate::wire::control_pair;
 
@@ -26,6 +27,8 @@ const READS: usize = 4;
 const LAST_READS: usize = 64;
 /// After output could not be written down, it is tried again; its program waits meanwhile.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
+/// What could be the beginning of a secret is held back for so long, if it is short.
+const HELD_BACK: Duration = Duration::from_millis(100);
 /// CPU time is looked at no more often than this.
 const CPU_LOOK: Duration = Duration::from_millis(20);
 
@@ -33,7 +36,7 @@ const CPU_LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A program, and where it is written down.
-    Program { order: Order, directory: OwnedFd },
+    Program { order: Box<Order>, directory: OwnedFd },
     /// A payload that is verified and never released.
     Trial,
     /// Until it was handed over: the other end of the agent's socket.
@@ -54,6 +57,9 @@ pub(crate) struct Exec {
     /// What was read and could not be written down yet: the host's disk is full. Its program waits meanwhile.
     held: [Vec<u8>; 2],
     write_again: Instant,
+    /// What may be the beginning of a secret, of each stream, and since when it is held back.
+    redactors: [Redactor; 2],
+    held_back: Option<Instant>,
     pub ear: Option<Ear>,
     pub shepherd: Option<(u32, OwnedFd)>,
     pub setup_deadline: Instant,
@@ -122,6 +128,8 @@ impl Exec {
             logs: STREAMS.map(Log::new),
             held: [Vec::new(), Vec::new()],
             write_again: now,
+            redactors: <_>::default(),
+            held_back: None,
             ear: None,
             shepherd: None,
             setup_deadline: now + SETUP_LIMIT,
@@ -217,11 +225,17 @@ impl Exec {
     }
 
     /// Reads what has come of one stream and appends it to its log; says whether something came.
-    pub(crate) fn read(&mut self, stream: usize, buffer: &mut Vec<u8>) -> bool {
-        self.read_times(stream, buffer, READS)
+    pub(crate) fn read(&mut self, stream: usize, buffer: &mut Vec<u8>, hidden: &Patterns) -> bool {
+        self.read_times(stream, buffer, READS, hidden)
     }
 
-    fn read_times(&mut self, stream: usize, buffer: &mut Vec<u8>, times: usize) -> bool {
+    fn read_times(
+        &mut self,
+        stream: usize,
+        buffer: &mut Vec<u8>,
+        times: usize,
+        hidden: &Patterns,
+    ) -> bool {
         buffer.resize(CHUNK_BYTES, 0);
         let mut came = self.write_held(stream);
         if self.is_held(stream) {
@@ -240,17 +254,54 @@ impl Exec {
             };
             if read == 0 {
                 self.outputs[stream] = None;
+                let mut last = Vec::new();
+                self.redactors[stream].finish(hidden, &mut last);
+                return self.write_down(stream, &last) || came;
+            }
+            if hidden.is_empty() {
+                came |= self.write_down(stream, &buffer[..read]);
+            } else {
+                let mut shown = Vec::with_capacity(read);
+                self.redactors[stream].push(hidden, &buffer[..read], &mut shown);
+                came |= self.write_down(stream, &shown);
+                let waits = self.redactors.iter().any(|one| one.holds_little(hidden));
+                self.held_back = waits.then(|| Instant::now() + HELD_BACK);
+            }
+            if self.is_held(stream) {
                 return came;
             }
-            let Kind::Program { directory, .. } = &self.kind else {
-                continue;
-            };
-            if self.logs[stream].append(directory, &buffer[..read]).is_err() {
-                self.held[stream] = buffer[..read].to_vec();
-                self.write_again = Instant::now() + WRITE_AGAIN;
-                return came;
-            }
-            came = true;
+        }
+        came
+    }
+
+    /// Appends to a log; what cannot be written now is held. Says whether something was written.
+    fn write_down(&mut self, stream: usize, bytes: &[u8]) -> bool {
+        let Kind::Program { directory, .. } = &self.kind else {
+            return false;
+        };
+        if bytes.is_empty() {
+            return false;
+        }
+        if self.logs[stream].append(directory, bytes).is_err() {
+            self.held[stream] = bytes.to_vec();
+            self.write_again = Instant::now() + WRITE_AGAIN;
+            return false;
+        }
+        true
+    }
+
+    /// Nothing has followed what could have been the beginning of a secret: if that was short, it is shown. Says whether
+    /// something was.
+    pub(crate) fn let_go(&mut self, now: Instant, hidden: &Patterns) -> bool {
+        if self.held_back.is_none_or(|at| now < at) || self.is_held(0) || self.is_held(1) {
+            return false;
+        }
+        self.held_back = None;
+        let mut came = false;
+        for stream in 0..2 {
+            let mut shown = Vec::new();
+            self.redactors[stream].release(hidden, &mut shown);
+            came |= self.write_down(stream, &shown);
         }
         came
     }
@@ -282,9 +333,9 @@ impl Exec {
     }
 
     /// Takes what is left in both streams, without waiting.
-    pub(crate) fn drain(&mut self, buffer: &mut Vec<u8>) {
+    pub(crate) fn drain(&mut self, buffer: &mut Vec<u8>, hidden: &Patterns) {
         for stream in 0..2 {
-            self.read_times(stream, buffer, LAST_READS);
+            self.read_times(stream, buffer, LAST_READS, hidden);
         }
     }
 
@@ -319,8 +370,9 @@ impl Exec {
         if self.is_held(0) || self.is_held(1) {
             return Some(self.write_again.saturating_duration_since(now));
         }
+        let back = self.held_back.map(|at| at.saturating_duration_since(now));
         if self.ended {
-            return None;
+            return back;
         }
         let due = match (self.give_up_at, self.released) {
             (Some(at), _) => Some(at),
@@ -328,7 +380,7 @@ impl Exec {
             (None, Some(_)) if frozen => None,
             (None, Some(_)) => self.deadline.map(|deadline| deadline.min(self.next_cpu_look)),
         };
-        due.map(|at| at.saturating_duration_since(now))
+        super::soonest([due.map(|at| at.saturating_duration_since(now)), back])
     }
 
     /// What has run out of it.

@@ -22,6 +22,7 @@ use crate::keeper::{ENDING_LIMIT, wait};
 use crate::layer::Check;
 use crate::notify::now_ms;
 use crate::plan::{Files, Plan};
+use crate::redact::Patterns;
 use crate::report::{At, Cause, Failed, Note, Step, Stopped};
 use crate::wire::{control_pair, sealed_memory};
 
@@ -43,6 +44,8 @@ pub(crate) struct House {
     /// What its files are known by.
     held: Vec<OwnedFd>,
     pub(super) records: Records,
+    /// What no output may show: every secret that any program in it was given.
+    pub(super) hidden: Patterns,
     pub(super) clients: Option<Clients>,
     outside: [u64; 7],
     /// What the ears tell, from us to us.
@@ -107,6 +110,7 @@ impl House {
             gauge: Gauge::new(root),
             held: Vec::new(),
             records: Records::open(&directory)?,
+            hidden: Patterns::default(),
             plan,
             living: Clocks { idle, expires_at_ms, last_used: Instant::now(), frozen_at: None },
             init,
@@ -138,6 +142,8 @@ impl House {
             paths: Vec::new(),
             argv: Vec::new(),
             environment: self.plan.program.environment.clone(),
+            secrets: Vec::new(),
+            hidden: Vec::new(),
             directory: "/".into(),
             wall_ms: self.plan.wall_ms,
             cpu_ms: self.plan.cpu_ms,

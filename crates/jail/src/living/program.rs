@@ -170,7 +170,7 @@ impl Program {
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno::INVAL);
         let paths = order.paths.iter().map(|one| text(one.as_os_str().as_bytes()));
         let argv = order.argv.iter().map(|one| text(one.as_bytes()));
-        let variables = order.environment.iter();
+        let variables = order.variables();
         let variables = variables.map(|(name, value)| text(format!("{name}={value}").as_bytes()));
         Ok(Self {
             paths: paths.collect::<Result<_>>()?,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::Check;
 use crate::plan::Plan;
+use crate::redact::Patterns;
 use crate::report::{Failed, Report};
 
 /// The name of the socket in a sandbox's directory.
@@ -93,6 +94,8 @@ pub enum Ask {
     Thaw,
     /// Start a file agent; its socket comes with the answer.
     Agent,
+    /// What the descriptor's memory holds, a list of texts, is to be hidden in all output from now on.
+    Hide,
     /// It is in use.
     Touch,
     /// Its host name is another from now on.
@@ -114,6 +117,12 @@ pub struct Order {
     pub paths: Vec<PathBuf>,
     pub argv: Vec<String>,
     pub environment: Vec<(String, String)>,
+    /// Variables whose values are written down nowhere and hidden in its output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<(String, String)>,
+    /// What is hidden besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<String>,
     pub directory: PathBuf,
     pub wall_ms: u64,
     pub cpu_ms: u64,
@@ -122,6 +131,19 @@ pub struct Order {
     pub keep_stdin: bool,
     /// Written down with it, whatever it is.
     pub note: serde_json::Value,
+}
+
+impl Order {
+    /// Every variable of the program.
+    pub fn variables(&self) -> impl Iterator<Item = &(String, String)> {
+        self.environment.iter().chain(&self.secrets)
+    }
+
+    /// As it may be written down.
+    pub(crate) fn without_secrets(&self, patterns: &Patterns) -> Self {
+        let argv = self.argv.iter().map(|word| patterns.hide(word)).collect();
+        Self { secrets: Vec::new(), hidden: Vec::new(), argv, ..self.clone() }
+    }
 }
 
 /// One packet of the keeper.

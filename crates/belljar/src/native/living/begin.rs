@@ -28,12 +28,14 @@ use crate::model::limits::LimitsRequest;
 use crate::model::receipt::Versions;
 use crate::model::request::{RunRequest, Workspace};
 use crate::model::sandbox::{ExecRequest, SandboxRequest};
+use crate::model::secret::SecretMode;
 use crate::model::spec::{Spec, WORKSPACE};
 use crate::native::cgroups::Places;
 use crate::native::identity::INSIDE;
 use crate::native::plan::{self, Inputs, PATH, Planned, USE, WORK, rule};
 use crate::native::{cgroups, failure, layout, sweep};
 use crate::seccomp;
+use crate::secrets::Given;
 
 /// What runs in a sandbox that has no program yet.
 const NOTHING: &str = "/bin/true";
@@ -49,11 +51,16 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
     if request.image.as_deref().is_some_and(|image| image != "host") {
         return Err(SpecError::new("image", "must be host, the only one there is"));
     }
+    if let Some(decoy) = request.secrets.iter().find(|one| one.mode() == SecretMode::Canary) {
+        let reason = format!("has {}, a canary, which only runs can have", decoy.name);
+        return Err(SpecError::new("secrets", reason));
+    }
     let run = RunRequest {
         command: Some(vec![NOTHING.to_owned()]),
         level: request.level,
         limits: request.limits.clone(),
         env: request.env.clone(),
+        secrets: request.secrets.clone(),
         labels: request.labels.clone(),
         allow_missing: request.allow_missing.clone(),
         allow_syscalls: request.allow_syscalls.clone(),
@@ -265,6 +272,7 @@ fn write_down(engine: &Engine, raise: &Raise, planned: &Planned) -> Result<(), E
         level: raise.spec.level,
         limits: raise.spec.limits,
         environment: planned.plan.program.environment.clone(),
+        secrets: raise.spec.secrets.clone(),
         allow_syscalls: raise.spec.allow_syscalls.clone(),
         deny_syscalls: raise.spec.deny_syscalls.clone(),
         refuse_unix_sockets: raise.workspace.is_some(),
@@ -291,7 +299,12 @@ fn write_down(engine: &Engine, raise: &Raise, planned: &Planned) -> Result<(), E
 }
 
 /// Checks what is asked of an exec, and says it in the keeper's words.
-pub(super) fn order(id: &str, request: &ExecRequest, raised: &Raised) -> Result<Order, Error> {
+pub(super) fn order(
+    id: &str,
+    request: &ExecRequest,
+    raised: &Raised,
+    given: &[Given],
+) -> Result<Order, Error> {
     let wrong = |field: &str, reason: &str| Err(SpecError::new(field, reason).into());
     if request.user.as_deref().is_some_and(|user| user != USER) {
         return wrong("user", "must be sandbox, the one user there is");
@@ -322,6 +335,10 @@ pub(super) fn order(id: &str, request: &ExecRequest, raised: &Raised) -> Result<
     let mut environment: std::collections::BTreeMap<_, _> =
         raised.environment.iter().cloned().collect();
     environment.extend(request.env.clone());
+    if let Some(one) = given.iter().find(|one| request.env.contains_key(&one.variable)) {
+        let reason = format!("has {}, which is a secret of the sandbox", one.variable);
+        return wrong("env", &reason);
+    }
     if request.terminal.is_some() {
         environment.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());
     }
@@ -333,6 +350,8 @@ pub(super) fn order(id: &str, request: &ExecRequest, raised: &Raised) -> Result<
         paths: paths(program, search),
         argv: request.cmd.clone(),
         environment: environment.into_iter().collect(),
+        secrets: given.iter().map(secret).collect(),
+        hidden: hidden(given),
         directory,
         wall_ms,
         cpu_ms: raised.limits.cpu_ms.max(if request.timeout_ms.is_some() { wall_ms } else { 0 }),
@@ -340,6 +359,15 @@ pub(super) fn order(id: &str, request: &ExecRequest, raised: &Raised) -> Result<
         keep_stdin: request.keep_stdin || request.stdin.is_some(),
         note: serde_json::Value::Null,
     })
+}
+
+fn secret(given: &Given) -> (String, String) {
+    (given.variable.clone(), given.value.reveal().to_owned())
+}
+
+/// What must be hidden of them.
+pub(super) fn hidden(given: &[Given]) -> Vec<String> {
+    given.iter().flat_map(Given::hidden).map(ToOwned::to_owned).collect()
 }
 
 /// Where a program of that name may be: looked for inside, when it is started.

@@ -22,6 +22,7 @@ use crate::model::limits::Limits;
 use crate::model::outcome::{DiskLimit, FaultDomain, Stream, Verdict};
 use crate::model::receipt::{Missing, Receipt, Versions};
 use crate::model::sandbox::{ExecEnd, ExecInfo, ExecState};
+use crate::model::secret::SecretRequest;
 use crate::native::{Facts, end_of, judge};
 use crate::seccomp::{Adjust, Hearing, Profile};
 
@@ -40,6 +41,9 @@ pub(super) struct Raised {
     pub limits: Limits,
     /// What every exec has, before its own.
     pub environment: Vec<(String, String)>,
+    /// Secrets by name, of which every exec has the value of the moment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRequest>,
     pub allow_syscalls: Vec<String>,
     pub deny_syscalls: Vec<String>,
     pub refuse_unix_sockets: bool,

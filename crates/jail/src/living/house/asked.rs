@@ -103,6 +103,7 @@ impl House {
                     refuse(Refusal::Unable, format!("cannot thaw it: {}", errno_name(errno)))
                 }
             },
+            Ask::Hide => self.hide(fds.into_iter().next()),
             Ask::Thaw | Ask::Touch => Answer::Done,
             Ask::Rename { name } => match self.init.rename(&name) {
                 Ok(()) => Answer::Done,
@@ -156,9 +157,18 @@ impl House {
             Err(errno) => return Some(cannot("write the exec down", errno)),
         };
         let id = order.exec.clone();
-        let recorded = Recorded { order: order.clone(), started_ms: now_ms() };
+        // Before it begins: nothing that it says comes before this.
+        for value in order.secrets.iter().map(|(_, value)| value).chain(&order.hidden) {
+            self.hidden.add(value);
+        }
+        let recorded =
+            Recorded { order: order.without_secrets(&self.hidden), started_ms: now_ms() };
         let begun = records::write(&directory, EXEC_BEGUN, &recorded).and_then(|()| {
-            self.launch(Kind::Program { order, directory }, Some(&memory), Some(to))
+            self.launch(
+                Kind::Program { order: Box::new(order), directory },
+                Some(&memory),
+                Some(to),
+            )
         });
         match begun {
             Ok(_) => None,
@@ -166,6 +176,18 @@ impl House {
                 self.records.forget(&id);
                 Some(cannot("start it", errno))
             }
+        }
+    }
+
+    fn hide(&mut self, memory: Option<OwnedFd>) -> Answer {
+        match memory.and_then(|memory| read_memory::<Vec<String>>(&memory).ok()) {
+            Some(values) => {
+                for value in values {
+                    self.hidden.add(&value);
+                }
+                Answer::Done
+            }
+            None => refuse(Refusal::Wrong, "nothing to hide came with it"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What is heard of execs: their shepherds, their output, what they are refused, and their clocks.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use belljar_sys::{Errno, Result, fd};
@@ -15,6 +16,7 @@ use crate::living::talk::{Answer, EXEC_EVENTS, EndReason, RecordedEnd};
 use crate::notify::{Ear, now_ms};
 use crate::plan::{Files, Program};
 use crate::readback;
+use crate::redact::Patterns;
 use crate::report::{Cause, End, Ending, Failed, Message, Note, Ready, Step, Stopped};
 use crate::tried::Touched;
 use crate::wire::MAX_MESSAGE_BYTES;
@@ -180,8 +182,11 @@ impl House {
 
     pub(super) fn read(&mut self, number: u64, stream: usize) {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let told = self.exec(number).and_then(|exec| {
-            exec.read(stream, &mut buffer).then(|| (exec.id().map(ToOwned::to_owned), exec.reach()))
+        let hidden = &self.hidden;
+        let exec = self.execs.iter_mut().find(|one| one.number == number);
+        let told = exec.and_then(|exec| {
+            let came = exec.read(stream, &mut buffer, hidden);
+            came.then(|| (exec.id().map(ToOwned::to_owned), exec.reach()))
         });
         self.buffer = buffer;
         if let (Some((Some(id), reach)), Some(clients)) = (told, &mut self.clients) {
@@ -208,8 +213,8 @@ impl House {
         let exec = self.execs.iter().find(|one| one.number == number);
         while let Ok(received) = fd::receive(&self.told.1, &mut bytes) {
             if let Some(Kind::Program { directory, .. }) = exec.map(|one| &one.kind) {
-                let line = &bytes[..received.length];
-                records::append_line(directory, EXEC_EVENTS, line, MAX_EVENT_BYTES).ok();
+                let line = without_secrets(&bytes[..received.length], &self.hidden);
+                records::append_line(directory, EXEC_EVENTS, &line, MAX_EVENT_BYTES).ok();
             }
         }
     }
@@ -237,7 +242,7 @@ impl House {
             return self.sweep();
         }
         let mut buffer = std::mem::take(&mut self.buffer);
-        self.execs[place].drain(&mut buffer);
+        self.execs[place].drain(&mut buffer, &self.hidden);
         self.buffer = buffer;
         let exec = &mut self.execs[place];
         (exec.ended, exec.line, exec.gate) = (true, None, None);
@@ -326,6 +331,11 @@ impl House {
         for exec in &mut self.execs {
             exec.write_held(0);
             exec.write_held(1);
+            if exec.let_go(now, &self.hidden)
+                && let (Some(id), Some(clients)) = (exec.id(), &mut self.clients)
+            {
+                clients.tell(id, exec.reach());
+            }
             if exec.released.is_none() && !exec.ended && now >= exec.setup_deadline {
                 exec.order_end(Cause::Cancelled);
             }
@@ -389,4 +399,20 @@ impl House {
         self.living.last_used = Instant::now();
         Ok(())
     }
+}
+
+/// What was seen of a program, as it may be written down: names and arguments are its own choice.
+fn without_secrets<'a>(line: &'a [u8], hidden: &Patterns) -> Cow<'a, [u8]> {
+    if hidden.is_empty() {
+        return Cow::Borrowed(line);
+    }
+    let Ok(Message::Tried(mut tried)) = serde_json::from_slice(line) else {
+        return Cow::Borrowed(line);
+    };
+    tried.process.command = hidden.mask(&tried.process.command);
+    for read in tried.read.iter_mut().flatten() {
+        *read = hidden.mask(read);
+    }
+    // Nothing in it fails to be written; if it did, nothing would be.
+    Cow::Owned(serde_json::to_vec(&Message::Tried(tried)).unwrap_or_default())
 }

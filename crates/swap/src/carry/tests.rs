@@ -1,0 +1,216 @@
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::swap::Binding;
+
+const TOKEN: &str = "bjph_abcdefghijkmnpqrstuvwxyz23456789abcdefgh";
+const OTHER: &str = "bjph_zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
+const VALUE: &str = "sk-real-value-0123456789";
+
+fn swap(in_body: bool) -> Swap {
+    let one = |token: &str, value: &str, host: &str| Binding {
+        placeholder: token.to_owned(),
+        value: value.to_owned(),
+        hosts: vec![host.to_owned()],
+        in_query: false,
+        in_body,
+    };
+    Swap::new(vec![one(TOKEN, VALUE, "a.example"), one(OTHER, "other-value", "b.example")])
+}
+
+/// A real host that repeats what it was sent, and tells us.
+struct Origin {
+    authority: Arc<Authority>,
+    address: std::net::SocketAddr,
+    heard: mpsc::UnboundedReceiver<String>,
+}
+
+impl Origin {
+    async fn start(name: &'static str) -> Self {
+        let authority = Arc::new(Authority::new().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (tell, heard) = mpsc::unbounded_channel();
+        let acceptor = TlsAcceptor::from(authority.server(name).unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, tell) = (acceptor.clone(), tell.clone());
+                tokio::spawn(async move {
+                    let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                    let mut bytes = Vec::new();
+                    let mut piece = [0; 4096];
+                    while let Ok(read) = stream.read(&mut piece).await {
+                        if read == 0 {
+                            break;
+                        }
+                        bytes.extend_from_slice(&piece[..read]);
+                        while let Some(end) = whole(&bytes) {
+                            let request: Vec<u8> = bytes.drain(..end).collect();
+                            let said = String::from_utf8_lossy(&request).into_owned();
+                            let answer = format!(
+                                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}",
+                                said.len()
+                            );
+                            // In two pieces, cut within what must not be seen.
+                            let cut = answer.find(VALUE).map_or(answer.len() / 2, |at| at + 9);
+                            stream.write_all(&answer.as_bytes()[..cut]).await.unwrap();
+                            stream.flush().await.unwrap();
+                            stream.write_all(&answer.as_bytes()[cut..]).await.unwrap();
+                            stream.flush().await.unwrap();
+                            tell.send(said).ok();
+                        }
+                    }
+                });
+            }
+        });
+        Self { authority, address, heard }
+    }
+}
+
+/// Where a whole request ends.
+fn whole(bytes: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let end = text.find("\r\n\r\n")? + 4;
+    if text[..end].contains("chunked") {
+        return text[end..].find("0\r\n\r\n").map(|at| end + at + 5);
+    }
+    let length = text[..end].lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    let length: usize = length.map_or(0, |length| length.parse().unwrap());
+    (bytes.len() >= end + length).then_some(end + length)
+}
+
+/// A client's connection through us, and what came of it.
+async fn through(origin: &Origin, swap: Swap, said: &str) -> (String, Result<Carried, Trouble>) {
+    let inner = Arc::new(Authority::new().unwrap());
+    let outside = Outside::by_bundle(origin.authority.pem().as_bytes()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (ours, to) = (Arc::clone(&inner), origin.address);
+    let carried = tokio::spawn(async move {
+        let (client, _) = listener.accept().await.unwrap();
+        let server = TcpStream::connect(to).await.unwrap();
+        let mut check = |method: &str, _: &str| match method {
+            "DELETE" => Err("DELETE is not allowed".to_owned()),
+            _ => Ok(()),
+        };
+        carry(client, server, "a.example", (&ours, &outside, &swap), &mut check).await
+    });
+    let believes = Outside::by_bundle(inner.pem().as_bytes()).unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let mut heard = Vec::new();
+    if let Ok(mut stream) = believes.greet(stream, "a.example").await {
+        stream.write_all(said.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        stream.shutdown().await.ok();
+        // An end without a word is an end.
+        stream.read_to_end(&mut heard).await.ok();
+    }
+    (String::from_utf8_lossy(&heard).into_owned(), carried.await.unwrap())
+}
+
+fn post(headers: &str, body: &str) -> String {
+    format!("POST /x HTTP/1.1\r\nHost: a.example\r\n{headers}\r\n{body}")
+}
+
+#[tokio::test]
+async fn a_value_reaches_its_host_and_never_comes_back() {
+    let mut origin = Origin::start("a.example").await;
+    let said =
+        format!("GET /x HTTP/1.1\r\nHost: a.example\r\nAuthorization: Bearer {TOKEN}\r\n\r\n")
+            .repeat(2);
+    let (heard, carried) = through(&origin, swap(false), &said).await;
+    for _ in 0..2 {
+        let request = origin.heard.recv().await.unwrap();
+        assert!(request.contains(&format!("Authorization: Bearer {VALUE}\r\n")), "{request}");
+    }
+    assert_eq!(carried.unwrap().requests, 2);
+    assert!(heard.contains("Bearer [secret]") && !heard.contains("sk-real"), "{heard}");
+}
+
+#[tokio::test]
+async fn a_placeholder_of_another_host_is_refused_and_so_is_one_in_a_body() {
+    let mut origin = Origin::start("a.example").await;
+    let stray = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX: {OTHER}\r\n\r\n");
+    let (_, carried) = through(&origin, swap(false), &stray).await;
+    assert_eq!(carried, Err(Trouble::Stray(Stray(1))));
+    let body = format!("k={TOKEN}");
+    let sent = post(&format!("Content-Length: {}\r\n", body.len()), &body);
+    let (_, carried) = through(&origin, swap(false), &sent).await;
+    assert_eq!(carried, Err(Trouble::Stray(Stray(0))), "it was not asked for there");
+    let refused = "DELETE / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let (_, carried) = through(&origin, swap(false), refused).await;
+    assert_eq!(carried, Err(Trouble::Refused("DELETE is not allowed".to_owned())));
+    assert!(origin.heard.try_recv().is_err(), "nothing of it arrived");
+}
+
+#[tokio::test]
+async fn a_body_is_replaced_where_asked_and_its_length_is_right() {
+    let mut origin = Origin::start("a.example").await;
+    let body = format!("a={TOKEN}&b={TOKEN}");
+    let sent = post(&format!("Content-Length: {}\r\n", body.len()), &body);
+    let (_, carried) = through(&origin, swap(true), &sent).await;
+    assert_eq!(carried.unwrap().requests, 1);
+    let request = origin.heard.recv().await.unwrap();
+    let wanted = format!("a={VALUE}&b={VALUE}");
+    assert!(request.ends_with(&wanted), "{request}");
+    assert!(request.contains(&format!("Content-Length: {}\r\n", wanted.len())), "{request}");
+    // In chunks, one of which ends within it.
+    let (first, second) = body.split_at(20);
+    let chunks =
+        format!("{:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n", first.len(), second.len());
+    let (_, carried) =
+        through(&origin, swap(true), &post("Transfer-Encoding: chunked\r\n", &chunks)).await;
+    assert_eq!(carried.unwrap().requests, 1);
+    let request = origin.heard.recv().await.unwrap();
+    assert!(request.contains(VALUE) && !request.contains("bjph_"), "{request}");
+    assert_eq!(request.matches(VALUE).count(), 2, "{request}");
+}
+
+#[tokio::test]
+async fn a_host_that_is_not_who_it_should_be_gets_nothing() {
+    let mut origin = Origin::start("b.example").await;
+    let said = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX: {TOKEN}\r\n\r\n");
+    let (heard, carried) = through(&origin, swap(false), &said).await;
+    assert!(matches!(carried, Err(Trouble::Unverified(_))), "{carried:?}");
+    assert!(heard.is_empty() && origin.heard.try_recv().is_err());
+}
+
+#[test]
+fn chunks_are_read_however_they_come_and_wrong_ones_are_refused() {
+    let text = b"4\r\nabcd\r\nA\r\n0123456789\r\n0\r\n\r\nrest";
+    for step in [1, 2, 3, 100] {
+        let (mut reader, mut bytes, mut body) =
+            (BodyReader::new(Body::Chunked), Vec::new(), Vec::new());
+        let mut pieces = text.chunks(step);
+        loop {
+            match reader.take(&mut bytes).unwrap() {
+                Taken::Piece(piece) => body.extend(piece),
+                Taken::End => break,
+                Taken::More => bytes.extend_from_slice(pieces.next().unwrap()),
+            }
+        }
+        assert_eq!(body, b"abcd0123456789", "{step}");
+    }
+    for wrong in [
+        &b"4;x\r\nabcd\r\n"[..],
+        b"x\r\n",
+        b"4\r\nabcdXX",
+        b"0\r\nX: y\r\n\r\n",
+        b"-1\r\n",
+        &[b'1'; 40],
+    ] {
+        let mut bytes = wrong.to_vec();
+        let mut reader = BodyReader::new(Body::Chunked);
+        let ended = loop {
+            match reader.take(&mut bytes) {
+                Ok(Taken::Piece(_)) => {}
+                Ok(Taken::More | Taken::End) => break Ok(()),
+                Err(trouble) => break Err(trouble),
+            }
+        };
+        assert!(ended.is_err(), "{:?}", String::from_utf8_lossy(wrong));
+    }
+}

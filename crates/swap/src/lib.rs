@@ -1,0 +1,19 @@
+//! Inside TLS on the way out of a sandbox: a secret that never entered it is put in place of its placeholder.
+//!
+//! The egress process ends the client's TLS with a certificate of the sandbox's own [`Authority`], begins another with the
+//! real host ([`Outside`]), and between the two every request goes through a [`Swap`]: placeholders become values for the
+//! hosts that a secret is bound to, are refused for all others, and a value that comes back is hidden again. What is spoken
+//! is HTTP/1.1, read as strictly as plain requests are ([`carry`]).
+
+mod authority;
+mod carry;
+mod head;
+mod outside;
+mod swap;
+mod trust;
+
+pub use authority::Authority;
+pub use carry::{Carried, Check, Trouble, carry};
+pub use outside::Outside;
+pub use swap::{Binding, Stray, Swap, placeholder};
+pub use trust::{VARIABLES, bundle};
