@@ -48,6 +48,8 @@ pub struct Sandboxes {
     engine: Engine,
     store: Arc<Store>,
     volumes: PathBuf,
+    /// Whose sandboxes are seen; nothing for the owner of the state directory.
+    tenant: Arc<str>,
     slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
 }
 
@@ -70,8 +72,13 @@ impl Sandboxes {
     async fn open_as(engine: &Engine, state: &Path, holder: Holder) -> Result<Self, Error> {
         let (state, volumes) = (state.to_owned(), state.join(VOLUMES));
         let store = blocking(move || open_store(&state, holder)).await?;
-        let this =
-            Self { engine: engine.clone(), store: Arc::new(store), volumes, slots: Arc::default() };
+        let this = Self {
+            engine: engine.clone(),
+            store: Arc::new(store),
+            volumes,
+            tenant: "".into(),
+            slots: Arc::default(),
+        };
         let mut live = BTreeSet::new();
         for record in this.store.list() {
             if Living::connect(&this.store.directory(&record.id)).await?.is_some() {
@@ -83,9 +90,25 @@ impl Sandboxes {
         Ok(this)
     }
 
+    /// The same for a tenant: it sees its own sandboxes and no others, and its names are its own. The owner's is "".
+    #[must_use]
+    pub fn of(&self, tenant: &str) -> Self {
+        Self { tenant: tenant.into(), ..self.clone() }
+    }
+
+    /// How many sandboxes the tenant has.
+    pub fn count(&self) -> usize {
+        self.own().count()
+    }
+
+    /// The tenant's records.
+    fn own(&self) -> impl Iterator<Item = Record> {
+        self.store.list().into_iter().filter(|record| *record.tenant == *self.tenant)
+    }
+
     /// The record and the slot of a name.
     fn find(&self, name: &str) -> Result<(Record, Arc<Slot>), Error> {
-        let record = self.store.get(name)?;
+        let record = self.store.find_of(&self.tenant, name)?;
         let slot = self.slot(&record.id);
         Ok((record, slot))
     }

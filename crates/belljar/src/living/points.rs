@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::slot::{Lines, Slot};
@@ -18,7 +19,7 @@ use crate::model::error::{Error, SpecError};
 use crate::model::sandbox::{Change, SandboxInfo, SandboxRequest, SandboxState, SnapshotInfo};
 
 /// What differs between two points.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     pub changes: Vec<Change>,
     /// There are more, which were not looked for.
@@ -26,14 +27,14 @@ pub struct Difference {
 }
 
 /// What was written to a host directory, and what was not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Committed {
     pub written: Vec<String>,
     pub removed: Vec<String>,
     pub left: Vec<Left>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {
     pub path: String,
     pub reason: String,
@@ -118,7 +119,8 @@ impl Sandboxes {
         count: u32,
         new_name: Option<String>,
     ) -> Result<Vec<SandboxInfo>, Error> {
-        let names = fork_names(name, count, new_name.as_deref(), &self.store.list())?;
+        self.find(name)?;
+        let names = fork_names(name, count, new_name.as_deref(), &self.own().collect::<Vec<_>>())?;
         let names = names.into_iter().map(Some).collect();
         let forks = self.held(name, move |store, id, taking| store.fork(id, names, taking)).await?;
         let mut told = Vec::with_capacity(forks.len());
@@ -133,7 +135,7 @@ impl Sandboxes {
         let name = Name::new(name)?;
         let (record, slot) = self.find(fork)?;
         let _turn = slot.turn.lock().await;
-        let displaced = self.store.get(name.as_str()).ok();
+        let displaced = self.store.find_of(&self.tenant, name.as_str()).ok();
         if let Some(other) = displaced.filter(|other| other.id != record.id) {
             let other_slot = self.slot(&other.id);
             let _their_turn = other_slot.turn.lock().await;
@@ -190,7 +192,7 @@ impl Sandboxes {
     ) -> Result<SandboxInfo, Error> {
         lifecycle::check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
-        let new = NewSandbox { name, request, owner: None };
+        let new = NewSandbox { name, tenant: self.tenant.to_string(), request, owner: None };
         let import = move |store: &Store| {
             file.rewind().map_err(StoreError::io(Path::new("archive")))?;
             store.import(new, &mut file, ImportLimits::default())

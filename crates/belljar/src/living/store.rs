@@ -77,6 +77,8 @@ pub(crate) struct StoreConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct NewSandbox {
     pub name: Option<Name>,
+    /// Whose it is.
+    pub tenant: String,
     pub request: SandboxRequest,
     /// The host's ids of its files; chosen when left out.
     pub owner: Option<Owner>,
@@ -167,6 +169,20 @@ impl Store {
         found.cloned().ok_or_else(|| StoreError::NoSandbox(shown(name)))
     }
 
+    /// The same among the sandboxes of one tenant: what is another's is as unknown as what is nobody's. Everyone is
+    /// looked at, so that the time does not tell either.
+    pub(crate) fn find_of(&self, tenant: &str, name: &str) -> Result<Record, StoreError> {
+        let records = self.records();
+        let mut found = None;
+        for record in records.values().filter(|record| record.tenant == tenant) {
+            let is_named = record.name.as_str() == name;
+            if is_named || (record.id == name && found.is_none()) {
+                found = Some(record);
+            }
+        }
+        found.cloned().ok_or_else(|| StoreError::NoSandbox(shown(name)))
+    }
+
     /// Where a sandbox's own things are: its record, socket and logs.
     pub(crate) fn directory(&self, id: &str) -> PathBuf {
         self.sandboxes.join(id)
@@ -189,7 +205,7 @@ impl Store {
     pub(crate) fn create(&self, new: NewSandbox) -> Result<Record, StoreError> {
         let workspace = open_workspace(&new.request)?;
         let owner = new.owner;
-        let (mut record, _claim) = self.draft(new.name, new.request, owner)?;
+        let (mut record, _claim) = self.draft(new.name, new.tenant, new.request, owner)?;
         record.workspace = workspace;
         self.furnish(&mut record, Vec::new())?;
         self.commit_new(std::slice::from_ref(&record))?;
@@ -200,6 +216,7 @@ impl Store {
     fn draft(
         &self,
         name: Option<Name>,
+        tenant: String,
         request: SandboxRequest,
         owner: Option<Owner>,
     ) -> Result<(Record, Hold), StoreError> {
@@ -209,13 +226,14 @@ impl Store {
             Some(name) => name,
             None => Name::new(&format!("sandbox-{}", id[id.len() - 6..].to_ascii_lowercase()))?,
         };
-        let claim = self.claim(&name, limits.disk_bytes)?;
+        let claim = self.claim(&tenant, &name, limits.disk_bytes)?;
         let owner = owner.unwrap_or_else(|| self.free_owner(&id));
         let created_ms = now_ms();
         let record = Record {
             format: record::FORMAT,
             id,
             name,
+            tenant,
             state: SandboxState::Created,
             created_ms,
             expires_ms: request.ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
@@ -324,10 +342,10 @@ impl Store {
     }
 
     /// Keeps a name for a sandbox that is being made, if there may be one more.
-    fn claim(&self, name: &Name, disk_bytes: u64) -> Result<Hold, StoreError> {
+    fn claim(&self, tenant: &str, name: &Name, disk_bytes: u64) -> Result<Hold, StoreError> {
         self.own()?;
         let records = self.records();
-        if records.values().any(|record| record.name == *name) {
+        if records.values().any(|record| record.tenant == tenant && record.name == *name) {
             return Err(StoreError::Taken(name.clone()));
         }
         if records.len() >= self.most_sandboxes {
@@ -346,7 +364,7 @@ impl Store {
                 hint: "remove some sandboxes, ask for less disk, or raise the limit",
             });
         }
-        Hold::take(&self.held, &format!("name {name}"))
+        Hold::take(&self.held, &held_name(tenant, name))
             .ok_or_else(|| StoreError::Taken(name.clone()))
     }
 
@@ -364,6 +382,11 @@ impl Store {
         let uid = candidates.into_iter().find(|uid| !used.contains(uid)).unwrap_or(FIRST_UID);
         Owner { uid, gid: uid }
     }
+}
+
+/// A name that is being given, among what is held.
+fn held_name(tenant: &str, name: &Name) -> String {
+    format!("name {tenant}/{name}")
 }
 
 /// The low 24 bits.

@@ -117,7 +117,7 @@ impl Store {
         archive: &mut File,
         limits: ImportLimits,
     ) -> Result<Record, StoreError> {
-        let (mut record, _claim) = self.draft(new.name, new.request, new.owner)?;
+        let (mut record, _claim) = self.draft(new.name, new.tenant, new.request, new.owner)?;
         let mut reader = read::Reader::open(archive, limits)?;
         let image = record.request.image.as_deref().unwrap_or("host");
         check::check(&reader.manifest, image, &record, limits)?;

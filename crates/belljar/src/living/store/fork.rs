@@ -35,7 +35,8 @@ impl Store {
         let mut drafts = Vec::new();
         for name in names {
             let owner = Some(super::owner_of(&parent));
-            drafts.push(self.draft(name, parent.request.clone(), owner)?);
+            let tenant = parent.tenant.clone();
+            drafts.push(self.draft(name, tenant, parent.request.clone(), owner)?);
         }
         let _attached = self.attach(&parent)?;
         let taken = self.take(&mut parent, taking, Care::Durable)?;
@@ -104,9 +105,9 @@ impl Store {
         if record.name == *name {
             return Ok(record);
         }
-        let _renamed = self.free_name(&displaced)?;
-        let Ok(other) = self.get(name.as_str()) else {
-            let _claim = self.free_name(&Displaced::Rename(name.clone()))?;
+        let _renamed = self.free_name(&record.tenant, &displaced)?;
+        let Ok(other) = self.find_of(&record.tenant, name.as_str()) else {
+            let _claim = self.free_name(&record.tenant, &Displaced::Rename(name.clone()))?;
             record.name = name.clone();
             self.save(&record)?;
             return Ok(record);
@@ -118,12 +119,13 @@ impl Store {
         self.finish_taking(record, hold)
     }
 
-    fn free_name(&self, displaced: &Displaced) -> Result<Option<Hold>, StoreError> {
+    fn free_name(&self, tenant: &str, displaced: &Displaced) -> Result<Option<Hold>, StoreError> {
         let Displaced::Rename(name) = displaced else { return Ok(None) };
-        if self.records().values().any(|record| record.name == *name) {
+        let is_it = |record: &Record| record.tenant == tenant && record.name == *name;
+        if self.records().values().any(is_it) {
             return Err(StoreError::Taken(name.clone()));
         }
-        let hold = Hold::take(&self.held, &format!("name {name}"));
+        let hold = Hold::take(&self.held, &super::held_name(tenant, name));
         Ok(Some(hold.ok_or_else(|| StoreError::Taken(name.clone()))?))
     }
 

@@ -111,6 +111,7 @@ pub(super) fn new_sandbox(name: &str) -> NewSandbox {
     let owner = rustix::process::geteuid();
     let gid = rustix::process::getegid().as_raw();
     NewSandbox {
+        tenant: String::new(),
         name: Some(Name::new(name).unwrap()),
         request: SandboxRequest::default(),
         owner: Some(Owner { uid: owner.as_raw(), gid }),
