@@ -6,6 +6,7 @@ mod catalogue;
 mod doctor;
 mod evolve;
 mod explain;
+mod key;
 mod policy;
 mod run;
 mod sandbox;
@@ -33,7 +34,8 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Evolve(evolve) => evolve::evolve(*evolve).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
-        Command::Serve(serve) => serve::serve(serve).await,
+        Command::Serve(serve) => serve::serve(*serve).await,
+        Command::Key(command) => key::key(command),
         Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Explain(explain) => explain::explain(&explain),
