@@ -113,13 +113,32 @@ impl Connection {
         self.answer()
     }
 
+    /// Any method, with a body as it is.
+    pub(crate) fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            head += "Host: localhost\r\n";
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        self.write(&[format!("{head}\r\n").as_bytes(), body].concat()).ok();
+        self.answer()
+    }
+
     pub(crate) fn answer(&mut self) -> Answer {
         let mut answer = self.head();
         if answer.header("transfer-encoding") == Some("chunked") {
             while let Some(chunk) = self.chunk() {
                 answer.body.extend(chunk);
             }
-        } else {
+        } else if answer.status != 204 {
             let length = answer.header("content-length").expect("a length or chunks");
             let length = length.parse().expect("a number");
             answer.body.resize(length, 0);
@@ -150,6 +169,13 @@ impl Connection {
         assert!(chunk.ends_with(b"\r\n"));
         chunk.truncate(size);
         (size > 0).then_some(chunk)
+    }
+
+    /// So many bytes as they come.
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.line.read_exact(&mut bytes).expect("as many bytes");
+        bytes
     }
 
     /// Reads to the end of the connection.
