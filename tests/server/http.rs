@@ -140,9 +140,7 @@ impl Connection {
             }
         } else if answer.status != 204 {
             let length = answer.header("content-length").expect("a length or chunks");
-            let length = length.parse().expect("a number");
-            answer.body.resize(length, 0);
-            self.line.read_exact(&mut answer.body).expect("the whole body");
+            answer.body = self.bytes(length.parse().expect("a number"));
         }
         answer
     }
@@ -171,10 +169,10 @@ impl Connection {
         (size > 0).then_some(chunk)
     }
 
-    /// So many bytes as they come.
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes = vec![0; count];
-        self.line.read_exact(&mut bytes).expect("as many bytes");
+    /// So many bytes.
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.line.read_exact(&mut bytes).expect("the whole body");
         bytes
     }
 

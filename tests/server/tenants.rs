@@ -54,8 +54,8 @@ fn body(id: &str) -> Value {
 
 fn query(id: &str) -> &'static str {
     match id {
-        "file_change" => "?make=directory",
-        "file_read" => "?stat=true",
+        "file_change" | "root_change" => "?make=directory",
+        "file_read" | "root_read" => "?stat=true",
         _ => "",
     }
 }

@@ -54,7 +54,7 @@ enum Command {
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
     /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, server, audit, grade, evolve,
-    /// warm, living, sdk, leaks; and vm, which boots another kernel
+    /// warm, living, sdk, mcp, leaks; and vm, which boots another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
     #[command(flatten)]

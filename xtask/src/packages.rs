@@ -17,7 +17,10 @@ const PYTHON: [&str; 6] = [
     "mcp==2.3.0",
     "schemathesis==4.32.5",
 ];
-/// The suites that need them.
+/// The other MCP client.
+const NODE: [&str; 1] = ["@modelcontextprotocol/sdk@1.32.2"];
+const NODE_SUITE: &str = "mcp";
+/// The suites that need Python's.
 const SUITES: [&str; 3] = ["sdk", "mcp", "server"];
 /// The suite that installs the wheel.
 pub(crate) const WHEEL_SUITE: &str = "sdk";
@@ -27,12 +30,18 @@ pub(crate) fn provide(wanted: &BTreeSet<&str>) -> Result<()> {
     if SUITES.iter().any(|suite| wanted.contains(suite)) {
         python()?;
     }
+    if wanted.contains(NODE_SUITE) {
+        node()?;
+    }
     Ok(())
 }
 
 /// What the suites are told of it.
 pub(crate) fn variables() -> Vec<(&'static str, PathBuf)> {
-    vec![("BELLJAR_TEST_PYTHON", python_place().join("bin/python"))]
+    vec![
+        ("BELLJAR_TEST_PYTHON", python_place().join("bin/python")),
+        ("BELLJAR_TEST_NODE", node_place()),
+    ]
 }
 
 /// Where root may write and everybody may read; for anyone else, beside what is built.
@@ -46,6 +55,10 @@ fn root() -> PathBuf {
 /// A place for each list, so that another version of it changes nothing that is in use.
 fn python_place() -> PathBuf {
     root().join(format!("python-{:016x}", digest(&PYTHON)))
+}
+
+fn node_place() -> PathBuf {
+    root().join(format!("node-{:016x}", digest(&NODE)))
 }
 
 /// FNV-1a: enough to tell lists apart that we have written ourselves.
@@ -66,6 +79,13 @@ fn python() -> Result<()> {
         let mut command = shell::command("/usr/bin/python3");
         command.args(pip).arg(place.join("bin/python")).args(options).args(PYTHON);
         shell::run(&mut command)
+    })
+}
+
+fn node() -> Result<()> {
+    install(&node_place(), |place| {
+        let options = ["install", "--no-audit", "--no-fund", "--loglevel", "error", "--prefix"];
+        shell::run(shell::command("/usr/bin/npm").args(options).arg(place).args(NODE))
     })
 }
 

@@ -7,6 +7,7 @@ mod doctor;
 mod evolve;
 mod explain;
 mod key;
+mod mcp;
 mod policy;
 mod run;
 mod sandbox;
@@ -36,6 +37,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
         Command::Serve(serve) => serve::serve(*serve).await,
         Command::Key(command) => key::key(command),
+        Command::Mcp(mcp) => mcp::mcp(mcp).await,
         Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Explain(explain) => explain::explain(&explain),

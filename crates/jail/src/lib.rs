@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod cgroup;
+pub mod copies;
 mod ids;
 mod init;
 pub mod keeper;

@@ -84,10 +84,11 @@ pub(crate) fn api() -> Api {
 }
 
 pub(crate) fn router(routes: Router<Arc<Server>>, server: Arc<Server>) -> Router {
-    routes
-        .fallback(not_found)
-        .layer(middleware::from_fn_with_state(Arc::clone(&server), front::front))
-        .with_state(server)
+    let front = middleware::from_fn_with_state(Arc::clone(&server), front::front);
+    let stop = server.stop.clone();
+    let api = routes.fallback(not_found).layer(front.clone()).with_state(server);
+    let mcp = crate::mcp::mount(api.clone(), &stop).layer(front);
+    api.merge(mcp)
 }
 
 /// Who asks.

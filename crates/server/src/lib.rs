@@ -16,6 +16,7 @@ mod keys;
 mod limits;
 mod listen;
 mod local;
+pub mod mcp;
 mod metrics;
 mod openapi;
 #[cfg(test)]

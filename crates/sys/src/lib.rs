@@ -5,11 +5,13 @@
 
 pub mod activation;
 pub mod attempt;
+pub mod copies;
 pub mod enter;
 pub mod fd;
 pub mod landlock;
 pub mod lease;
 pub mod loop_device;
+pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod notify;

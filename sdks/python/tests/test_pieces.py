@@ -146,6 +146,14 @@ class Scripted(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_GET(self) -> None:
+        self.seen.append((self.path, ""))
+        status, headers, body = self.answers.pop(0)
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
@@ -197,6 +205,18 @@ def test_what_is_not_worth_another_try_is_told_at_once(scripted: str) -> None:
             with pytest.raises(kind):
                 client.run("print(1)")
         assert len(Scripted.seen) == 1, answer
+
+
+def test_lists_are_read_to_their_last_page(scripted: str) -> None:
+    one = {"id": "x", "name": "n", "state": "running"}
+    pages = [{"sandboxes": [one], "next_cursor": "a/b"}, {"sandboxes": [one, one], "next_cursor": None}]
+    Scripted.answers = [(200, {}, json.dumps(page).encode()) for page in pages]
+    with belljar.Client(scripted) as client:
+        assert len(belljar.Sandbox.list(state="running", client=client)) == 3
+    assert [path for path, _ in Scripted.seen] == [
+        "/v1/sandboxes?state=running",
+        "/v1/sandboxes?state=running&cursor=a%2Fb",
+    ]
 
 
 def test_tries_have_an_end(scripted: str) -> None:

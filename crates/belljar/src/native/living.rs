@@ -222,6 +222,11 @@ impl Living {
         self.done(Ask::Touch).await
     }
 
+    /// Gives it another host name.
+    pub async fn rename(&self, name: &str) -> Result<(), Error> {
+        self.done(Ask::Rename { name: name.to_owned() }).await
+    }
+
     /// SIGTERM to all, SIGKILL after `grace`; answers when nothing of it is left but its files.
     pub async fn stop(&self, grace: Duration) -> Result<(), Error> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
@@ -257,7 +262,7 @@ impl Living {
 fn unexpected(answer: Answer) -> Error {
     match answer {
         Answer::Refused { why, message } => match why {
-            Refusal::Unknown => SpecError::new("exec", message).into(),
+            Refusal::Unknown => Error::NotFound { what: message },
             Refusal::Full => {
                 Error::Busy { running: belljar_jail::living::talk::MAX_EXECS, waiting: 0 }
             }

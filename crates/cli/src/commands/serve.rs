@@ -30,6 +30,11 @@ pub(crate) async fn serve(args: Serve) -> u8 {
     if args.print_openapi {
         return render::json(&belljar_server::openapi());
     }
+    serve_and_tell(args, say).await
+}
+
+/// The same for a command that is a server beside its own work.
+pub(crate) async fn serve_and_tell(args: Serve, tell: impl FnOnce(&Listening)) -> u8 {
     let options = match options(&args) {
         Ok(options) => options,
         Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
@@ -55,7 +60,7 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         ..Config::default()
     };
     raise_file_limit();
-    match belljar_server::serve(config, options, say).await {
+    match belljar_server::serve(config, options, tell).await {
         Ok(()) => 0,
         Err(error) => render::trouble(&error.to_string(), render::error_code(&error)),
     }

@@ -95,7 +95,7 @@ impl House {
         init: Init,
         outside: [u64; 7],
     ) -> Result<Self> {
-        let LivingPlan { plan, directory, idle_ms, expires_at_ms } = living;
+        let LivingPlan { plan, directory, idle_ms, expires_at_ms, .. } = living;
         let Files::Root(root) = &plan.files else {
             return Err(Errno::INVAL);
         };
@@ -318,6 +318,9 @@ impl House {
         if &bytes[..received.length] == NOBODY && self.ending.is_some() {
             self.end_now();
             return Some(());
+        }
+        if let Some(Note::Touched(place)) = Note::from_bytes(&bytes[..received.length]) {
+            self.tell_touched(place);
         }
         (received.length > 0).then_some(())
     }

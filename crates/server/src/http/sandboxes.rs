@@ -3,6 +3,7 @@
 mod code;
 mod execs;
 mod files;
+mod once;
 mod points;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::{Access, Api, look, start as starts};
 use crate::http::page::Part;
 use crate::http::{Mine, Server, Who, body, terminal};
+use crate::policy::Applied;
+use crate::principal::Principal;
 use crate::problem::Problem;
 use crate::scope::Scope;
 use crate::wire;
@@ -59,6 +62,7 @@ pub(crate) fn enter(api: &mut Api) {
     api.post(&at("/kill"), kill, now("sandbox_kill", "End what runs in it at once"));
     api.post(&at("/pause"), pause, now("sandbox_pause", "Make what runs stand still"));
     api.post(&at("/resume"), resume, now("sandbox_resume", "Let it go on"));
+    once::enter(api);
     execs::enter(api);
     code::enter(api);
     files::enter(api);
@@ -137,12 +141,7 @@ async fn create(
 ) -> Result<Response, Problem> {
     let mut asked: SandboxRequest = body::json_or_default(request).await?;
     let applied = server.policy.of(&principal, &asked.labels);
-    if !principal.is_local
-        && let Some(path) = asked.workspace.as_ref().and_then(|one| one.path.as_ref())
-    {
-        applied.check_workspace(path)?;
-    }
-    applied.check_sandbox(&mut asked)?;
+    may_be_made(&principal, &applied, &mut asked)?;
     let _making = points::room(&server, &principal, &sandboxes, 1).await?;
     let info = sandboxes.create(asked).await.map_err(told)?;
     let place = HeaderValue::from_str(&format!("{}/{}", wire::SANDBOXES, info.name));
@@ -151,6 +150,20 @@ async fn create(
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
+}
+
+/// Whether a sandbox may be as it is asked for.
+fn may_be_made(
+    principal: &Principal,
+    applied: &Applied,
+    asked: &mut SandboxRequest,
+) -> Result<(), Problem> {
+    if !principal.is_local
+        && let Some(path) = asked.workspace.as_ref().and_then(|one| one.path.as_ref())
+    {
+        applied.check_workspace(path)?;
+    }
+    applied.check_sandbox(asked)
 }
 
 /// What `GET /v1/sandboxes` may be asked. Labels come as `label=name=value`, once.

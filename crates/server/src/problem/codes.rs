@@ -30,7 +30,7 @@ const NO: bool = false;
 const YES: bool = true;
 
 /// All of them, by status.
-pub const CODES: [Code; 47] = [
+pub const CODES: [Code; 48] = [
     code("spec", 400, "The request is wrong", NO, "correct the field that is named"),
     code("links", 400, "Too many symbolic links", NO, "name the file itself"),
     code("name_too_long", 400, "A name is too long", NO, "use a shorter path"),
@@ -56,6 +56,7 @@ pub const CODES: [Code; 47] = [
     code("is_a_directory", 409, "A directory", NO, "name a file, or say recursive"),
     code("not_empty", 409, "The directory is not empty", NO, "say recursive"),
     code("not_regular", 409, "Not a regular file", NO, "only files can be read and written"),
+    code("paused", 409, "The sandbox is paused", NO, "resume it first"),
     code("changed", 409, "It changed meanwhile", YES, "try again"),
     code("other_file_system", 409, "On another file system", NO, "copy it, then remove it"),
     code(

@@ -189,7 +189,7 @@ def from_problem(status: int, problem: Mapping[str, Any], retry_after: Optional[
     code = str(problem.get("code") or problem.get("kind") or "")
     status = int(problem.get("status") or status)
     detail = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
-    hint = problem.get("hint")
+    hint = problem.get("hint") or None
     if hint is None and ". hint: " in detail:
         hint = detail.rsplit(". hint: ", 1)[1]
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status)

@@ -66,9 +66,10 @@ async fn exec(
     begin(sandboxes, name, asked, format).await
 }
 
-/// A script for bash, and all that an exec may be told but its command.
-#[derive(Deserialize, JsonSchema)]
+/// A script for bash, and all that an exec may be told but its command: only its shape.
+#[derive(JsonSchema)]
 #[schemars(rename = "ScriptRequest")]
+#[expect(dead_code, reason = "only its shape is used")]
 struct Script {
     script: String,
     #[serde(flatten)]
@@ -83,7 +84,13 @@ async fn shell(
     request: Request,
 ) -> Result<Response, Problem> {
     let format = Format::of(request.headers());
-    let Script { script, how } = body::json(request).await?;
+    let mut asked: serde_json::Map<String, serde_json::Value> = body::json(request).await?;
+    let Some(serde_json::Value::String(script)) = asked.remove("script") else {
+        return Err(Problem::field("script", "is missing: give the script as text"));
+    };
+    // All that an exec may be told but its command, and nothing that it may not.
+    let how: ExecRequest = serde_json::from_value(asked.into())
+        .map_err(|error| Problem::field("body", &format!("cannot be read: {error}")))?;
     let applied = server.policy.of(&principal, &BTreeMap::new());
     applied.language(Some("bash"))?;
     applied.timeout(how.timeout_ms)?;
@@ -97,7 +104,7 @@ async fn shell(
 /// An exec that has ended, with its output.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ExecResult")]
-struct Finished {
+pub(super) struct Finished {
     #[serde(flatten)]
     exec: ExecInfo,
     stdout: String,
@@ -131,18 +138,24 @@ async fn begin(
 
 async fn document(following: Following) -> Result<Finished, Problem> {
     let (exec, [out, err]) = following.collect().await.map_err(told)?;
-    let text = |stream: &Captured| (stream.text(), stream.base64(), stream.dropped_bytes > 0);
-    let (stdout, stdout_base64, stdout_truncated) = text(&out);
-    let (stderr, stderr_base64, stderr_truncated) = text(&err);
-    Ok(Finished {
-        exec,
-        stdout,
-        stderr,
-        stdout_base64,
-        stderr_base64,
-        stdout_truncated,
-        stderr_truncated,
-    })
+    Ok(Finished::new(exec, &out, &err))
+}
+
+impl Finished {
+    pub(super) fn new(exec: ExecInfo, out: &Captured, err: &Captured) -> Self {
+        let text = |stream: &Captured| (stream.text(), stream.base64(), stream.dropped_bytes > 0);
+        let (stdout, stdout_base64, stdout_truncated) = text(out);
+        let (stderr, stderr_base64, stderr_truncated) = text(err);
+        Self {
+            exec,
+            stdout,
+            stderr,
+            stdout_base64,
+            stderr_base64,
+            stdout_truncated,
+            stderr_truncated,
+        }
+    }
 }
 
 /// What happens, as it happens; the last line is the end or an error.
@@ -211,7 +224,7 @@ pub(super) fn tell_problem(format: Format, to: &Outbox, problem: &Problem) {
     to.tell(format, "error", &Told { problem });
 }
 
-const fn event_name(event: &ExecEvent) -> &'static str {
+pub(super) const fn event_name(event: &ExecEvent) -> &'static str {
     match event {
         ExecEvent::Started { .. } => "started",
         ExecEvent::Output { .. } => "output",
@@ -309,7 +322,7 @@ async fn input(
     if asked.close {
         match sandboxes.close_input(&name, &id).await {
             // It took what was written, wanted no more, and has ended: there is nothing left to close.
-            Err(Error::Spec(_)) if !bytes.is_empty() => {}
+            Err(Error::NotFound { .. }) if !bytes.is_empty() => {}
             closed => closed.map_err(told)?,
         }
     }

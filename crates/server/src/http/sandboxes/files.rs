@@ -24,24 +24,44 @@ const MOST_ARCHIVE_BYTES: u64 = 64 << 30;
 const FILE: &[u16] = &[409, 507];
 
 pub(super) fn enter(api: &mut Api) {
-    let one =
-        look("file_read", READ, "The bytes of a file; with stat or list what it is, or holds");
-    let one = one.asks::<Reading>().gives_as(200, BYTES).gives::<FileAnswer>(200).refuses(FILE);
-    api.get(&at("/files/{*path}"), read, one);
-    let done = |id, summary| look(id, WRITE, summary).gives_nothing().refuses(FILE);
-    let one = done("file_write", "Write a file").asks::<Writing>().takes_bytes(BYTES).heavy();
-    api.put(&at("/files/{*path}"), write, one);
-    let one = done("file_change", "Make a directory, move a path, or change its mode");
-    api.post(&at("/files/{*path}"), change, one.asks::<Changing>());
-    let one = done("file_remove", "Remove a path").asks::<Removing>();
-    api.delete(&at("/files/{*path}"), remove, one);
-    let one = look("tar_get", READ, "A file or a tree as an archive");
-    api.get(&at("/tar/{*path}"), pack, one.gives_as(200, TAR).refuses(FILE));
-    let one = look("tar_put", WRITE, "Unpack an archive below a path").heavy();
-    let one = one.takes_bytes(TAR).gives::<Unpacked>(200).refuses(FILE);
-    api.put(&at("/tar/{*path}"), unpack, one);
-    let one = look("watch", READ, "What changes below a path, as it changes");
-    api.get(&at("/watch/{*path}"), watch, one.asks::<Watched>().streams().refuses(FILE));
+    // The root has an empty path, which a wildcard does not match.
+    for (root, rest) in [("_root", ""), ("", "{*path}")] {
+        let named =
+            |id: &'static str, of_root: &'static str| if root.is_empty() { id } else { of_root };
+        let (files, tar) = (at(&format!("/files/{rest}")), at(&format!("/tar/{rest}")));
+        let one = look(
+            named("file_read", "root_read"),
+            READ,
+            "The bytes of a file; with stat or list what it is, or holds",
+        );
+        let one = one.asks::<Reading>().gives_as(200, BYTES).gives::<FileAnswer>(200).refuses(FILE);
+        api.get(&files, read, one);
+        let done = |id, summary| look(id, WRITE, summary).gives_nothing().refuses(FILE);
+        let one = done(named("file_write", "root_write"), "Write a file").asks::<Writing>();
+        api.put(&files, write, one.takes_bytes(BYTES).heavy());
+        let what = "Make a directory, move a path, or change its mode";
+        let one = done(named("file_change", "root_change"), what);
+        api.post(&files, change, one.asks::<Changing>());
+        let one = done(named("file_remove", "root_remove"), "Remove a path").asks::<Removing>();
+        api.delete(&files, remove, one);
+        let one = look(named("tar_get", "root_tar_get"), READ, "A file or a tree as an archive");
+        api.get(&tar, pack, one.gives_as(200, TAR).refuses(FILE));
+        let one = look(named("tar_put", "root_tar_put"), WRITE, "Unpack an archive below a path");
+        let one = one.heavy().takes_bytes(TAR).gives::<Unpacked>(200).refuses(FILE);
+        api.put(&tar, unpack, one);
+        let one =
+            look(named("watch", "root_watch"), READ, "What changes below a path, as it changes");
+        let one = one.asks::<Watched>().streams().refuses(FILE);
+        api.get(&at(&format!("/watch/{rest}")), watch, one);
+    }
+}
+
+/// A sandbox, and a path in it without its first slash.
+#[derive(Deserialize)]
+struct Inside {
+    name: String,
+    #[serde(default)]
+    path: String,
 }
 
 /// The files of a sandbox, and the path that a request means in there.
@@ -64,6 +84,7 @@ fn wrong(error: FileError) -> Problem {
         | FileFault::NotEmpty
         | FileFault::NotRegular
         | FileFault::Changed
+        | FileFault::Paused
         | FileFault::OtherFileSystem => StatusCode::CONFLICT,
         FileFault::Denied | FileFault::ReadOnly => StatusCode::FORBIDDEN,
         FileFault::Full => StatusCode::INSUFFICIENT_STORAGE,
@@ -113,7 +134,7 @@ enum FileAnswer {
 
 async fn read(
     Mine(sandboxes): Mine,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Reading = question(&request)?;
@@ -151,7 +172,7 @@ struct Writing {
 
 async fn write(
     Mine(sandboxes): Mine,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Writing = question(&request)?;
@@ -189,7 +210,7 @@ struct Changing {
 
 async fn change(
     Mine(sandboxes): Mine,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Changing = question(&request)?;
@@ -220,7 +241,7 @@ struct Removing {
 
 async fn remove(
     Mine(sandboxes): Mine,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Removing = question(&request)?;
@@ -232,7 +253,7 @@ async fn remove(
 /// A file or a tree, as an archive.
 async fn pack(
     Mine(sandboxes): Mine,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
 ) -> Result<Response, Problem> {
     let (files, path) = files(&sandboxes, &name, &path).await?;
     pipe::answer(TAR, move |writer| async move {
@@ -253,7 +274,7 @@ struct Unpacked {
 /// Unpacks an archive below a path.
 async fn unpack(
     Mine(sandboxes): Mine,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<axum::Json<Unpacked>, Problem> {
     let (files, path) = files(&sandboxes, &name, &path).await?;
@@ -273,7 +294,7 @@ struct Watched {
 /// What changes below a path, as it changes, until the client goes away.
 async fn watch(
     Mine(sandboxes): Mine,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Watched = question(&request)?;

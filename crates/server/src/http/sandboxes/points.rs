@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use belljar::living::{Committed, Difference, Sandboxes};
+use belljar::living::{Committed, Difference, ForkReport, Forked, Sandboxes};
 use belljar::sandbox::{SandboxInfo, SandboxRequest, SnapshotInfo};
 use hyper::StatusCode;
 use rustix::fs::{Mode, OFlags};
@@ -44,8 +44,11 @@ pub(super) fn enter(api: &mut Api) {
     let told = look("diff", READ, "What differs between two points").asks::<Between>();
     api.get(&at("/diff"), diff, told.gives::<Difference>(200).refuses(STATE));
     let forked = start("fork", WRITE, "Make others with the same files");
-    let forked = forked.may_take::<Forking>().gives::<Forks>(201).refuses(STATE);
+    let forked = forked.may_take::<Forking>().gives::<Forked>(201).refuses(STATE);
     api.post(&at("/fork"), fork, forked);
+    let checked = look("check_fork", WRITE, "Show that forks are apart").heavy();
+    let checked = checked.may_take::<Checking>().gives::<ForkReport>(200).refuses(STATE);
+    api.post(&at("/check_fork"), check_fork, checked);
     let promoted = now("promote", "Let a fork take another's name").takes::<Promotion>();
     api.post(&at("/promote"), promote, promoted);
     let file =
@@ -156,15 +159,13 @@ struct Forking {
     count: u32,
     #[serde(rename = "as")]
     new_name: Option<String>,
+    /// Variables that look like secrets and are to be in the forks all the same.
+    #[serde(default)]
+    keep_env: Vec<String>,
 }
 
 fn one() -> u32 {
     1
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Forks {
-    sandboxes: Vec<SandboxInfo>,
 }
 
 async fn fork(
@@ -173,11 +174,29 @@ async fn fork(
     Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
-) -> Result<(StatusCode, axum::Json<Forks>), Problem> {
-    let asked: Forking = body::json_or(request, || Forking { count: 1, new_name: None }).await?;
-    let _making = room(&server, &principal, &sandboxes, asked.count).await?;
-    let made = sandboxes.fork(&name, asked.count, asked.new_name).await.map_err(told)?;
-    Ok((StatusCode::CREATED, axum::Json(Forks { sandboxes: made })))
+) -> Result<(StatusCode, axum::Json<Forked>), Problem> {
+    let usual = || Forking { count: 1, new_name: None, keep_env: Vec::new() };
+    let Forking { count, new_name, keep_env } = body::json_or(request, usual).await?;
+    let _making = room(&server, &principal, &sandboxes, count).await?;
+    let made = sandboxes.fork_keeping(&name, count, new_name, &keep_env).await;
+    Ok((StatusCode::CREATED, axum::Json(made.map_err(told)?)))
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "CheckForkRequest")]
+struct Checking {
+    /// Sandboxes to compare with; two forks are made when there are none.
+    forks: Vec<String>,
+}
+
+async fn check_fork(
+    Mine(sandboxes): Mine,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer<ForkReport> {
+    let asked: Checking = body::json_or_default(request).await?;
+    sandboxes.check_fork(&name, &asked.forks).await.map(axum::Json).map_err(told)
 }
 
 /// Room for so many more, where a rule counts sandboxes. One maker at a time then, so that two are not one too many.

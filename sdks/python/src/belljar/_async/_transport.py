@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator, Callable, Dict, Optional, Union
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Union
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -39,6 +40,18 @@ class AsyncTransport:
     async def json(self, call: _retry.Call) -> Any:
         """The document that answers it."""
         return _retry.document(await self.read(call))
+
+    async def items(self, path: str, name: str) -> List[Dict[str, Any]]:
+        """The members of a list, over all of its pages."""
+        found: List[Dict[str, Any]] = []
+        asked = path
+        while True:
+            page = await self.json(_retry.Call("GET", asked))
+            found += page[name]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return found
+            asked = f"{path}{'&' if '?' in path else '?'}cursor={quote(str(cursor), safe='')}"
 
     async def read(self, call: _retry.Call, body: Optional[Body] = None) -> bytes:
         response = await self._send(call, body)

@@ -138,8 +138,8 @@ class AsyncCommands:
 
     async def list(self) -> List[ExecInfo]:
         """What runs and what ran."""
-        found = await self._transport.json(_retry.Call("GET", f"{self._base}/execs"))
-        return [_read.exec_info(one) for one in found["execs"]]
+        found = await self._transport.items(f"{self._base}/execs", "execs")
+        return [_read.exec_info(one) for one in found]
 
     async def connect(self, id: str) -> AsyncCommand:
         """A program that was started before, by its id."""

@@ -25,8 +25,8 @@ class AsyncContexts:
         return _read.context_info(await self._transport.json(call))
 
     async def list(self) -> List[ContextInfo]:
-        found = await self._transport.json(_retry.Call("GET", f"{self._base}/contexts"))
-        return [_read.context_info(one) for one in found["contexts"]]
+        found = await self._transport.items(f"{self._base}/contexts", "contexts")
+        return [_read.context_info(one) for one in found]
 
     async def interrupt(self, id: str) -> None:
         """As Ctrl-C would: the code that runs is ended, variables stay."""

@@ -49,8 +49,8 @@ class AsyncFiles:
 
     async def list(self, path: str = ".") -> List[FileInfo]:
         """What is in a directory, by name."""
-        found = await self._transport.json(_retry.Call("GET", self._at("files", path, "?list=true")))
-        return [_read.file_info(one) for one in found["entries"]]
+        found = await self._transport.items(self._at("files", path, "?list=true"), "entries")
+        return [_read.file_info(one) for one in found]
 
     async def info(self, path: str) -> FileInfo:
         """What a path is."""

@@ -111,15 +111,8 @@ class AsyncSandbox:
         """The sandboxes there are; ``label`` is ``name=value``."""
         used = client if client is not None else AsyncClient()
         try:
-            found: List[SandboxInfo] = []
-            cursor: Optional[str] = None
-            while True:
-                asked = _wire.query(state=state, label=label, cursor=cursor)
-                page = await used._transport.json(_retry.Call("GET", _ALL + asked))
-                found += [_read.sandbox_info(one) for one in page.get("data", page.get("sandboxes", []))]
-                cursor = page.get("next_cursor")
-                if not cursor:
-                    return found
+            found = await used._transport.items(_ALL + _wire.query(state=state, label=label), "sandboxes")
+            return [_read.sandbox_info(one) for one in found]
         finally:
             if client is None:
                 await used.close()
@@ -223,8 +216,8 @@ class AsyncSandbox:
         return _read.snapshot_info(await self._transport.json(call))
 
     async def snapshots(self) -> List[SnapshotInfo]:
-        found = await self._transport.json(_retry.Call("GET", self._path("/snapshots")))
-        return [_read.snapshot_info(one) for one in found["snapshots"]]
+        found = await self._transport.items(self._path("/snapshots"), "snapshots")
+        return [_read.snapshot_info(one) for one in found]
 
     async def remove_snapshot(self, tag: str) -> None:
         await self._transport.read(_retry.Call("DELETE", self._path(f"/snapshots/{_wire.segment(tag)}")))

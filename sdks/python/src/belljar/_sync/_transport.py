@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
+from urllib.parse import quote
 
 import httpx
 
@@ -37,6 +38,18 @@ class Transport:
     def json(self, call: _retry.Call) -> Any:
         """The document that answers it."""
         return _retry.document(self.read(call))
+
+    def items(self, path: str, name: str) -> List[Dict[str, Any]]:
+        """The members of a list, over all of its pages."""
+        found: List[Dict[str, Any]] = []
+        asked = path
+        while True:
+            page = self.json(_retry.Call("GET", asked))
+            found += page[name]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return found
+            asked = f"{path}{'&' if '?' in path else '?'}cursor={quote(str(cursor), safe='')}"
 
     def read(self, call: _retry.Call, body: Optional[Body] = None) -> bytes:
         response = self._send(call, body)

@@ -139,8 +139,8 @@ class Commands:
 
     def list(self) -> List[ExecInfo]:
         """What runs and what ran."""
-        found = self._transport.json(_retry.Call("GET", f"{self._base}/execs"))
-        return [_read.exec_info(one) for one in found["execs"]]
+        found = self._transport.items(f"{self._base}/execs", "execs")
+        return [_read.exec_info(one) for one in found]
 
     def connect(self, id: str) -> Command:
         """A program that was started before, by its id."""

@@ -26,8 +26,8 @@ class Contexts:
         return _read.context_info(self._transport.json(call))
 
     def list(self) -> List[ContextInfo]:
-        found = self._transport.json(_retry.Call("GET", f"{self._base}/contexts"))
-        return [_read.context_info(one) for one in found["contexts"]]
+        found = self._transport.items(f"{self._base}/contexts", "contexts")
+        return [_read.context_info(one) for one in found]
 
     def interrupt(self, id: str) -> None:
         """As Ctrl-C would: the code that runs is ended, variables stay."""

@@ -50,8 +50,8 @@ class Files:
 
     def list(self, path: str = ".") -> List[FileInfo]:
         """What is in a directory, by name."""
-        found = self._transport.json(_retry.Call("GET", self._at("files", path, "?list=true")))
-        return [_read.file_info(one) for one in found["entries"]]
+        found = self._transport.items(self._at("files", path, "?list=true"), "entries")
+        return [_read.file_info(one) for one in found]
 
     def info(self, path: str) -> FileInfo:
         """What a path is."""

@@ -112,15 +112,8 @@ class Sandbox:
         """The sandboxes there are; ``label`` is ``name=value``."""
         used = client if client is not None else Client()
         try:
-            found: List[SandboxInfo] = []
-            cursor: Optional[str] = None
-            while True:
-                asked = _wire.query(state=state, label=label, cursor=cursor)
-                page = used._transport.json(_retry.Call("GET", _ALL + asked))
-                found += [_read.sandbox_info(one) for one in page.get("data", page.get("sandboxes", []))]
-                cursor = page.get("next_cursor")
-                if not cursor:
-                    return found
+            found = used._transport.items(_ALL + _wire.query(state=state, label=label), "sandboxes")
+            return [_read.sandbox_info(one) for one in found]
         finally:
             if client is None:
                 used.close()
@@ -224,8 +217,8 @@ class Sandbox:
         return _read.snapshot_info(self._transport.json(call))
 
     def snapshots(self) -> List[SnapshotInfo]:
-        found = self._transport.json(_retry.Call("GET", self._path("/snapshots")))
-        return [_read.snapshot_info(one) for one in found["snapshots"]]
+        found = self._transport.items(self._path("/snapshots"), "snapshots")
+        return [_read.snapshot_info(one) for one in found]
 
     def remove_snapshot(self, tag: str) -> None:
         self._transport.read(_retry.Call("DELETE", self._path(f"/snapshots/{_wire.segment(tag)}")))
