@@ -5,10 +5,14 @@
     reason = "a test that cannot go on has failed, and says where"
 )]
 
+#[path = "server/abuse.rs"]
+mod abuse;
 #[path = "server/batches.rs"]
 mod batches;
 #[path = "server/client.rs"]
 mod client;
+#[path = "server/conforming.rs"]
+mod conforming;
 #[path = "server/door.rs"]
 mod door;
 #[path = "server/ending.rs"]
@@ -21,6 +25,14 @@ mod evolutions;
 mod full;
 #[path = "server/http.rs"]
 mod http;
+#[path = "server/keys.rs"]
+mod keys;
+#[path = "server/once.rs"]
+mod once;
+#[path = "server/operations.rs"]
+mod operations;
+#[path = "server/policies.rs"]
+mod policies;
 #[path = "server/recorded.rs"]
 mod recorded;
 #[path = "server/running.rs"]
@@ -31,3 +43,7 @@ mod runs;
 mod screening;
 #[path = "server/soak.rs"]
 mod soak;
+#[path = "server/tenants.rs"]
+mod tenants;
+#[path = "server/terminal.rs"]
+mod terminal;

@@ -83,18 +83,45 @@ fn many_clients_are_all_served() {
 }
 
 #[test]
-fn connections_are_bounded_too() {
-    let server = Server::with(&["--max-runs", "1", "--max-queue", "0"]);
-    // One place in the queue and 64 beside it.
-    let mut all: Vec<Connection> = (0..65).map(|_| server.unix()).collect();
+fn connections_are_bounded_and_idle_ones_make_room() {
+    let options = ["--max-runs", "1", "--max-queue", "0", "--max-connections", "8"];
+    let server = Server::with(&options);
+    let mut all: Vec<Connection> = (0..8).map(|_| server.unix()).collect();
     let last = all.last_mut().expect("many");
     assert_eq!(last.get("/healthz", &[]).status, 200, "the last of them is served");
-    let mut beyond = server.unix();
-    let answer = beyond.answer();
-    assert_eq!((answer.status, &answer.json()["kind"]), (503, &json!("busy")));
+    for _ in 0..20 {
+        let mut beyond = server.unix();
+        assert_eq!(
+            beyond.get("/healthz", &[]).status,
+            200,
+            "one that asked for nothing makes room"
+        );
+        all.push(beyond);
+    }
+    drop(all);
+    // Each has begun a request whose body does not come, and is busy with that.
+    let begin = || {
+        let mut connection = server.unix();
+        let head = "POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n";
+        connection.write(head.as_bytes()).expect("it is read");
+        connection
+    };
+    let mut busy: Vec<Connection> = (0..8).map(|_| begin()).collect();
+    wait_until("all are busy", || {
+        let mut beyond = server.unix();
+        beyond.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").ok();
+        let is_full = beyond.answer().status == 503;
+        if !is_full {
+            // It took the place of one that was not busy yet.
+            busy.push(begin());
+        }
+        is_full
+    });
+    let answer = server.unix().answer();
+    assert_eq!((answer.status, &answer.json()["code"]), (503, &json!("busy")));
     let other = server.tcp().get("/healthz", &[("Host", "localhost")]);
     assert_eq!(other.status, 200, "the other listener has room of its own");
-    drop(all);
+    drop(busy);
     wait_until("there is room again", || {
         let mut connection = server.unix();
         connection.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").ok();

@@ -113,13 +113,32 @@ impl Connection {
         self.answer()
     }
 
+    /// Any method, with a body as it is.
+    pub(crate) fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            head += "Host: localhost\r\n";
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        self.write(&[format!("{head}\r\n").as_bytes(), body].concat()).ok();
+        self.answer()
+    }
+
     pub(crate) fn answer(&mut self) -> Answer {
         let mut answer = self.head();
         if answer.header("transfer-encoding") == Some("chunked") {
             while let Some(chunk) = self.chunk() {
                 answer.body.extend(chunk);
             }
-        } else {
+        } else if answer.status != 204 {
             let length = answer.header("content-length").expect("a length or chunks");
             answer.body = self.bytes(length.parse().expect("a number"));
         }

@@ -60,6 +60,26 @@ impl Server {
         text.trim().to_owned()
     }
 
+    /// Makes a key beside the server, and says how it is shown.
+    pub(crate) fn key(&self, name: &str, more: &[&str]) -> String {
+        let made = self.keys(&["create", name]).args(more).run();
+        assert_eq!(made.code, Some(0), "{made:?}");
+        made.out().trim().to_owned()
+    }
+
+    /// `belljar key` for this server.
+    pub(crate) fn keys(&self, words: &[&str]) -> Program {
+        let state = self.path().join("state");
+        Program::belljar().arg("key").args(words).arg("--state").arg(state)
+    }
+
+    /// One request over TCP with a key.
+    pub(crate) fn as_key(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+        let bearer = format!("Bearer {key}");
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.tcp().ask(method, path, &[("Authorization", &bearer)], body.as_bytes())
+    }
+
     /// One run over the Unix socket.
     pub(crate) fn run(&self, request: &Value) -> Answer {
         self.unix().post("/v1/runs", &[], request)

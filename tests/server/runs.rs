@@ -124,10 +124,11 @@ fn server_sent_events_carry_the_same() {
     assert_eq!(answer.header("content-type"), Some("text/event-stream"));
     let text = answer.text();
     let mut events = Vec::new();
-    for block in text.split_terminator("\n\n") {
+    for (index, block) in text.split_terminator("\n\n").enumerate() {
         let (name, data) = block.split_once("\ndata: ").expect("a name and data");
         let event: Value = serde_json::from_str(data).expect("JSON on one line");
-        assert_eq!(name, format!("event: {}", event["type"].as_str().expect("a type")));
+        let kind = event["type"].as_str().expect("a type");
+        assert_eq!(name, format!("id: {}\nevent: {kind}", index + 1));
         events.push(event);
     }
     assert_eq!(gathered(&events, "stdout").0, b"one\n");

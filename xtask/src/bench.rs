@@ -27,6 +27,7 @@ pub(crate) mod peers;
 mod server;
 pub(crate) mod soak;
 mod traces;
+pub(crate) mod web;
 
 use contenders::{Contender, Field};
 

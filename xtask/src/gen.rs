@@ -1,4 +1,5 @@
-//! Documents that are written by a program, so that they cannot drift from it: the reference of the command line.
+//! Documents that are written by a program, so that they cannot drift from it: the references of the command line
+//! and of HTTP.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,6 +11,7 @@ use crate::shell;
 use crate::suites;
 
 const CLI_REFERENCE: &str = "docs/reference/cli.md";
+const HTTP_REFERENCE: &str = "docs/reference/openapi.json";
 const HEADER: &str = "# The `belljar` command\n\n\
     <!-- Written by `cargo xtask gen` from the program's own help. Change it there. -->\n";
 /// Subcommands of subcommands of subcommands are a mistake, and a loop in the help must end somewhere.
@@ -17,28 +19,43 @@ const DEPTH: usize = 3;
 
 /// `cargo xtask gen`.
 pub(crate) fn write() -> Result<()> {
-    let path = shell::repo_root().join(CLI_REFERENCE);
-    let text = cli_reference(&suites::build_belljar()?)?;
-    let directory = path.parent().context("a file without a directory")?;
-    fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make {}", directory.display()))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    shell::say(format!("wrote {CLI_REFERENCE}"));
+    for (name, text) in documents()? {
+        let path = shell::repo_root().join(name);
+        let directory = path.parent().context("a file without a directory")?;
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        shell::say(format!("wrote {name}"));
+    }
     Ok(())
 }
 
 /// Whether the files are what `write` would write.
 pub(crate) fn check() -> Result<()> {
-    let wanted = cli_reference(&suites::build_belljar()?)?;
-    let found = fs::read_to_string(shell::repo_root().join(CLI_REFERENCE))
-        .with_context(|| format!("cannot read {CLI_REFERENCE}. hint: cargo xtask gen"))?;
-    match first_difference(&wanted, &found) {
-        None => Ok(()),
-        Some((line, wanted, found)) => bail!(
-            "{CLI_REFERENCE} is out of date at line {line}: the program says {wanted:?}, the file {found:?}. \
-             hint: cargo xtask gen"
-        ),
+    for (name, wanted) in documents()? {
+        let found = fs::read_to_string(shell::repo_root().join(name))
+            .with_context(|| format!("cannot read {name}. hint: cargo xtask gen"))?;
+        if let Some((line, wanted, found)) = first_difference(&wanted, &found) {
+            bail!(
+                "{name} is out of date at line {line}: the program says {wanted:?}, the file {found:?}. \
+                 hint: cargo xtask gen"
+            );
+        }
     }
+    Ok(())
+}
+
+/// Each file, and what the program says that is in it.
+fn documents() -> Result<[(&'static str, String); 2]> {
+    let belljar = suites::build_belljar()?;
+    Ok([(CLI_REFERENCE, cli_reference(&belljar)?), (HTTP_REFERENCE, http_reference(&belljar)?)])
+}
+
+fn http_reference(belljar: &Path) -> Result<String> {
+    let printed = shell::output(shell::command(belljar).args(["serve", "--print-openapi"]))?;
+    let document: serde_json::Value =
+        serde_json::from_str(&printed).context("the program printed no JSON")?;
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
 fn cli_reference(belljar: &Path) -> Result<String> {

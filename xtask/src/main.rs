@@ -43,7 +43,7 @@ enum Command {
     /// Measure, and compare with the targets
     #[command(subcommand)]
     Bench(Bench),
-    /// Write the generated documents again (docs/reference/cli.md)
+    /// Write the generated documents again (docs/reference)
     Gen,
     /// The work that `bench overhead` measures
     #[command(hide = true)]
@@ -93,6 +93,8 @@ enum Bench {
     Overhead(OverheadArgs),
     /// 164 small problems with their cases, sealed, beside a plain python3 for each; and tiny cases in a second
     Grade(GradeArgs),
+    /// The server as clients see it: requests in a second, many streams at once, the weight of a connection
+    Http(HttpArgs),
 }
 
 #[derive(Debug, Args)]
@@ -217,6 +219,19 @@ pub(crate) struct GradeArgs {
     belljar: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct HttpArgs {
+    /// How long wrk presses each time
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Keep the figures as bench-results/http.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
@@ -232,6 +247,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Overhead(args)) => bench::overhead::overhead(&args),
         Command::Work => bench::overhead::work(),
         Command::Bench(Bench::Grade(args)) => bench::grade::grade(&args),
+        Command::Bench(Bench::Http(args)) => bench::web::web(&args),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };
     report(verdict)

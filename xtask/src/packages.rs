@@ -8,14 +8,20 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// For the Python package's own tests, and the MCP client that the server is tried with.
-const PYTHON: [&str; 5] =
-    ["httpx==0.28.1", "pytest==9.2.0", "mypy==2.4.1", "maturin==1.16.0", "mcp==2.3.0"];
+/// For the Python package's own tests, the MCP client that the server is tried with, and what tries its OpenAPI document.
+const PYTHON: [&str; 6] = [
+    "httpx==0.28.1",
+    "pytest==9.2.0",
+    "mypy==2.4.1",
+    "maturin==1.16.0",
+    "mcp==2.3.0",
+    "schemathesis==4.32.5",
+];
 /// The other MCP client.
 const NODE: [&str; 1] = ["@modelcontextprotocol/sdk@1.32.2"];
 const NODE_SUITE: &str = "mcp";
 /// The suites that need Python's.
-const SUITES: [&str; 2] = ["sdk", "mcp"];
+const SUITES: [&str; 3] = ["sdk", "mcp", "server"];
 /// The suite that installs the wheel.
 pub(crate) const WHEEL_SUITE: &str = "sdk";
 

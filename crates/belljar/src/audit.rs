@@ -28,7 +28,7 @@ pub(crate) use entry::Asked;
 pub use entry::Summary;
 pub use export::{ExportHead, export, verify_export};
 pub use filter::Filter;
-pub use read::{RunLine, RunRecord, State, list, show};
+pub use read::{RunLine, RunRecord, State, list, show, show_of};
 pub use redact::REDACTED;
 pub(crate) use redact::Secrets;
 pub use stats::{Count, Stats, statistics};

@@ -1,6 +1,7 @@
 //! `belljar explain`: in plain words what a run was refused, and what to do about it. Pure: a recorded run
 //! goes in, words come out; the English itself is in `model/wording/report.rs`.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::audit::{RunRecord, State};
@@ -21,7 +22,7 @@ const FEEDBACK_CHARACTERS: usize = 2000;
 const MOST_FIXES: usize = 8;
 
 /// What happened, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Explanation {
     pub execution_id: String,
     /// How it ended, in a sentence.

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use case::{Case, Tolerance};
@@ -63,7 +64,7 @@ pub(crate) fn program() -> (String, &'static str) {
 ///     ..Case::default()
 /// });
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GradeRequest {
     /// The candidate's source text.
@@ -104,7 +105,7 @@ pub struct GradeRequest {
 }
 
 /// What one case is kept apart from the next by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolate {
     /// A process of its own, copied from the loaded candidate.
@@ -122,7 +123,7 @@ impl GradeRequest {
 }
 
 /// What came of a candidate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Grade {
     /// The share of weight that passed, of all that could be judged; absent if nothing could be.
     pub score: Option<f64>,
@@ -141,7 +142,7 @@ pub struct Grade {
 }
 
 /// What came of one case.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CaseResult {
     pub name: String,
     pub passed: bool,
@@ -169,7 +170,7 @@ pub struct CaseResult {
 }
 
 /// An exception, as the candidate's side tells it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Raised {
     #[serde(rename = "type")]
     pub kind: String,
@@ -182,7 +183,9 @@ pub struct Raised {
 }
 
 /// How a case ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CaseVerdict {
     Passed,
@@ -230,7 +233,7 @@ impl CaseVerdict {
 }
 
 /// Advice for the next attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Feedback {
     pub kind: FeedbackKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,7 +251,9 @@ pub struct Feedback {
 }
 
 /// What a piece of advice is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedbackKind {
     Error,
@@ -260,7 +265,7 @@ pub enum FeedbackKind {
 }
 
 /// How long a case takes, measured often enough to say how sure that is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timing {
     pub repetitions: u32,
     /// CPU time of one call: the median, and an interval that holds it with 95 % confidence.

@@ -56,6 +56,8 @@ pub struct Sandboxes {
     volumes: PathBuf,
     /// On whose account new ones are.
     owner: Owner,
+    /// Whose sandboxes are seen; nothing for the owner of the state directory.
+    tenant: Arc<str>,
     slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
     owed: Owed,
 }
@@ -110,6 +112,7 @@ impl Sandboxes {
             store: Arc::new(store),
             volumes,
             owner: Owner::local(rustix::process::geteuid().as_raw()),
+            tenant: "".into(),
             slots: Arc::default(),
             owed: Owed::default(),
         };
@@ -125,9 +128,25 @@ impl Sandboxes {
         Ok(this)
     }
 
+    /// The same for a tenant: it sees its own sandboxes and no others, and its names are its own. The owner's is "".
+    #[must_use]
+    pub fn of(&self, tenant: &str) -> Self {
+        Self { tenant: tenant.into(), ..self.clone() }
+    }
+
+    /// How many sandboxes the tenant has.
+    pub fn count(&self) -> usize {
+        self.own().count()
+    }
+
+    /// The tenant's records.
+    fn own(&self) -> impl Iterator<Item = Record> {
+        self.store.list().into_iter().filter(|record| *record.tenant == *self.tenant)
+    }
+
     /// The record and the slot of a name.
     fn find(&self, name: &str) -> Result<(Record, Arc<Slot>), Error> {
-        let record = self.store.get(name)?;
+        let record = self.store.find_of(&self.tenant, name)?;
         let slot = self.slot(&record.id);
         Ok((record, slot))
     }

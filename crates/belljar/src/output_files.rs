@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_sys::Errno;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Deeper nesting is not somebody's result.
@@ -16,7 +17,7 @@ const MAX_DEPTH: usize = 64;
 const MAX_ENTRIES: usize = 100_000;
 
 /// What was taken and what was left behind.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CopiedOut {
     pub files: u64,
     pub bytes: u64,
@@ -26,7 +27,7 @@ pub struct CopiedOut {
 }
 
 /// An entry that was not copied, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     pub path: String,
     pub reason: String,

@@ -35,6 +35,16 @@ impl Queue {
         self.running
     }
 
+    /// Runs that go on now.
+    pub fn taken_turns(&self) -> usize {
+        self.running.saturating_sub(self.turns.available_permits())
+    }
+
+    /// Requests that run or wait now.
+    pub fn taken_places(&self) -> usize {
+        (self.running + self.waiting).saturating_sub(self.places.available_permits())
+    }
+
     /// Takes a place in the line, or says at once that there is none. It is free again when the place
     /// and every clone of it are dropped.
     pub fn enter(&self) -> Result<Place, Error> {

@@ -2,6 +2,7 @@
 
 mod html;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use crate::model::wording::report as words;
 use crate::visible::visible_line;
 
 /// All that there is to say about the safety of one run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Report {
     pub execution_id: String,
     /// Nothing when the program did not run.

@@ -40,7 +40,7 @@ const ALWAYS: [&str; 5] = ["PATH", "HOME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR"];
 pub type SecretSources = BTreeMap<String, SecretSource>;
 
 /// Where a value comes from: exactly one of the four.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecretSource {
     /// A variable of our environment.

@@ -2,18 +2,16 @@
 
 pub(crate) mod audit;
 pub(crate) mod evolve;
+pub(crate) mod key;
 pub(crate) mod sandbox;
 pub(crate) mod secret;
+pub(crate) mod serve;
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
 
 use belljar::grade::Isolate;
 use belljar::{Level, ScreenMode, StartRequest, units};
-use belljar_server::{CpuBudget, Rate};
 use clap::{Args, Parser, Subcommand};
 
 /// Run code that AI agents write where it can do no harm, and be told the truth about it.
@@ -43,7 +41,10 @@ pub(crate) enum Command {
     /// Keep secrets, encrypted, for programs that are given them by name: set, list, remove
     Secret(secret::Secret),
     /// Serve runs over HTTP, on a Unix socket and on loopback
-    Serve(Serve),
+    Serve(Box<serve::Serve>),
+    /// Keys for the server: make, list and revoke them, also while it runs
+    #[command(subcommand)]
+    Key(key::Key),
     /// Give a model tools over standard input and output: the Model Context Protocol
     Mcp(Mcp),
     /// Print numbers of all recorded runs, and what the running server keeps ready
@@ -464,115 +465,6 @@ pub(crate) struct Mcp {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  belljar serve
-  belljar serve --listen none                      # the Unix socket only
-  belljar serve --max-runs 8 --max-queue 200 --drain 10s
-  curl --unix-socket $XDG_RUNTIME_DIR/belljar/belljar.sock http://localhost/v1/runs \\
-    -d '{\"language\": \"python\", \"code\": \"print(6 * 7)\"}'
-  curl http://127.0.0.1:7070/v1/runs -H \"Authorization: Bearer $(cat ~/.local/state/belljar/token)\" \\
-    -H 'Accept: application/x-ndjson' -d '{\"language\": \"bash\", \"code\": \"echo hi\"}'
-
-The socket is $BELLJAR_SOCKET; else belljar/belljar.sock in $XDG_RUNTIME_DIR; else, as root, in /run;
-else in the state directory. That is $BELLJAR_STATE; else belljar in $XDG_STATE_HOME or ~/.local/state; for root
-/var/lib/belljar. The socket serves you and root. TCP needs the token: $BELLJAR_TOKEN, or the file token in the
-state directory, which is made at the first start. While a server of yours is running, belljar run
-uses it. SIGTERM and SIGINT let what runs end first; a second one does not wait.")]
-pub(crate) struct Serve {
-    /// The TCP address, or none
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
-    pub listen: Listen,
-
-    /// Let --listen be an address that others can reach; there is no TLS
-    #[arg(long)]
-    pub listen_anywhere: bool,
-
-    /// The Unix socket [default: see below]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub audit: audit::AuditArgs,
-
-    /// Runs at once [default: two for each core, at least four]
-    #[arg(long, value_name = "N")]
-    pub max_runs: Option<NonZeroUsize>,
-
-    /// Requests that wait for a run to end; the next is told to come back
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub max_queue: usize,
-
-    /// Read the code of every run at least so: off, advise or refuse
-    #[arg(long, value_name = "MODE", default_value = "off")]
-    pub screen: ScreenMode,
-
-    /// A file of screening rules of your own; see `belljar screen --help`
-    #[arg(long, value_name = "FILE")]
-    pub screen_rules: Vec<PathBuf>,
-
-    /// How long runs may go on after the first signal
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::parse_duration)]
-    pub drain: Duration,
-
-    /// Who may propose in /v1/evolutions: a TOML file with a table [NAME] for each, as [proposer] in a task
-    #[arg(long, value_name = "FILE")]
-    pub proposers: Option<PathBuf>,
-
-    /// Sandboxes kept ready at most; 0 keeps none
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub pool: usize,
-
-    /// Sandboxes kept ready for each language of --warm, however few are used
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub pool_floor: usize,
-
-    /// A language that is ready before anybody asked [default: python, bash, node]
-    #[arg(long, value_name = "LANGUAGE")]
-    pub warm: Vec<String>,
-
-    /// A module that is loaded before the program comes, as python:numpy
-    #[arg(long, value_name = "LANGUAGE:MODULE", value_parser = module)]
-    pub preload: Vec<(String, String)>,
-
-    /// Runs that each key or token may begin: 100/m, 5/s, 100/m:20 for 20 at once, or off
-    #[arg(long, value_name = "RATE", default_value = "100/m", value_parser = rate)]
-    pub rate: Rated,
-
-    /// The same for each user of the Unix socket
-    #[arg(long, value_name = "RATE", default_value = "off", value_parser = rate)]
-    pub rate_local: Rated,
-
-    /// The same for each value of a label, as sandbox=30/m
-    #[arg(long, value_name = "LABEL=RATE", value_parser = labelled::<Rate>)]
-    pub rate_label: Vec<(String, Rate)>,
-
-    /// CPU time that the runs of each value of a label may use together, as team=600s/h
-    #[arg(long, value_name = "LABEL=TIME/PERIOD", value_parser = labelled::<CpuBudget>)]
-    pub cpu_budget: Vec<(String, CpuBudget)>,
-
-    /// Sandboxes that stay, in all
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub sandboxes: usize,
-
-    /// Disk limits of all sandboxes together [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
-    pub sandbox_disk: Option<u64>,
-
-    /// Sandboxes of each owner: a user of the socket, or a key [default: no limit]
-    #[arg(long, value_name = "N")]
-    pub owner_sandboxes: Option<usize>,
-
-    /// Disk limits of each owner's sandboxes together [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
-    pub owner_disk: Option<u64>,
-
-    /// With less memory available than this, nothing is kept ready
-    #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = units::parse_bytes)]
-    pub memory_reserve: u64,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
   belljar screen tool.py
   echo 'rm -rf /' | belljar screen --language bash -
   belljar screen --json --rules own.toml tool.py
@@ -614,23 +506,6 @@ pub(crate) struct Screen {
     pub json: bool,
 }
 
-/// A rate, or none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rated(pub Option<Rate>);
-
-fn rate(word: &str) -> Result<Rated, String> {
-    if word == "off" {
-        return Ok(Rated(None));
-    }
-    word.parse().map(|rate| Rated(Some(rate)))
-}
-
-fn labelled<T: FromStr<Err = String>>(word: &str) -> Result<(String, T), String> {
-    let pair = word.split_once('=').filter(|(label, _)| !label.is_empty());
-    let (label, value) = pair.ok_or("must be a label and what counts for it: team=100/m")?;
-    Ok((label.to_owned(), value.parse()?))
-}
-
 fn start(word: &str) -> Result<StartRequest, String> {
     match word {
         "any" => Ok(StartRequest::Any),
@@ -639,16 +514,6 @@ fn start(word: &str) -> Result<StartRequest, String> {
         _ => Err("is none of any, cold, warm".to_owned()),
     }
 }
-
-fn module(word: &str) -> Result<(String, String), String> {
-    let pair = word.split_once(':').filter(|(name, module)| !name.is_empty() && !module.is_empty());
-    let (name, module) = pair.ok_or("must be a language and a module: python:numpy")?;
-    Ok((name.to_owned(), module.to_owned()))
-}
-
-/// A TCP address, or none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Listen(pub Option<SocketAddr>);
 
 #[derive(Debug, Args)]
 #[command(
@@ -684,21 +549,6 @@ pub(crate) struct Doctor {
 pub(crate) struct Format {
     #[arg(long)]
     pub json: bool,
-}
-
-fn listen(text: &str) -> Result<Listen, String> {
-    if text == "none" {
-        return Ok(Listen(None));
-    }
-    // Names are not looked up: where we listen must not depend on what a name means today.
-    let numeric = match text.strip_prefix("localhost:") {
-        Some(port) => format!("127.0.0.1:{port}"),
-        None => text.to_owned(),
-    };
-    let address = numeric.parse().map_err(|_| {
-        "write an address and a port, as in 127.0.0.1:7070 or [::1]:7070, or none".to_owned()
-    })?;
-    Ok(Listen(Some(address)))
 }
 
 fn milliseconds(text: &str) -> Result<u64, String> {

@@ -6,6 +6,7 @@ mod catalogue;
 mod doctor;
 mod evolve;
 mod explain;
+mod key;
 mod mcp;
 mod policy;
 mod run;
@@ -36,7 +37,8 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
         Command::Secret(secret) => secret::secret(secret),
-        Command::Serve(serve) => serve::serve(serve).await,
+        Command::Serve(serve) => serve::serve(*serve).await,
+        Command::Key(command) => key::key(command),
         Command::Mcp(mcp) => mcp::mcp(mcp).await,
         Command::Screen(screen) => screen::screen(screen).await,
         Command::Stats(stats) => stats::stats(stats).await,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use belljar::SpecError;
 use belljar::secrets::{SecretSource, SecretSources};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::step::{Prompt, Usage};
@@ -23,7 +24,7 @@ const MAX_TIMEOUT_MS: u64 = 3_600_000;
 const MAX_RETRIES: u32 = 20;
 
 /// Who proposes, as a task says it. No key is ever part of it: only where one is to be found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ProposerSpec {
     /// Any endpoint that speaks chat completions.
@@ -39,7 +40,7 @@ pub enum ProposerSpec {
 }
 
 /// A model behind HTTP.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
     pub model: String,
@@ -103,7 +104,7 @@ impl Endpoint {
 }
 
 /// What answers cost, in any one currency.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Price {
     /// For a million tokens.
@@ -114,7 +115,7 @@ pub struct Price {
 }
 
 /// A program that proposes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommandSpec {
     /// The program and its arguments; no shell reads them.
@@ -132,7 +133,7 @@ pub struct CommandSpec {
 }
 
 /// A recording: `belljar evolve export ID --recording FILE` makes one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplaySpec {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +143,7 @@ pub struct ReplaySpec {
 }
 
 /// One that somebody else has described.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedSpec {
     pub name: String,
@@ -167,7 +168,7 @@ const fn retries() -> u32 {
 impl ProposerSpec {
     /// Reads a file of proposers that callers know by their names.
     pub fn load_named(path: &Path) -> Result<BTreeMap<String, Self>, SpecError> {
-        #[derive(Deserialize)]
+        #[derive(Deserialize, JsonSchema)]
         struct Whole {
             #[serde(default)]
             secrets: SecretSources,

@@ -3,10 +3,13 @@
 use std::fmt;
 
 use belljar::grade::CaseResult;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which candidate: the iteration, and its place among those proposed side by side. 0.0 is the seed program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(into = "String", try_from = "String")]
 pub struct StepId {
     pub iteration: u32,
@@ -42,7 +45,7 @@ impl TryFrom<String> for StepId {
 }
 
 /// What was asked, and what came. Stored before anything is done with it: it was paid for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Proposal {
     pub step: StepId,
     pub parent: Option<StepId>,
@@ -63,14 +66,14 @@ pub struct Proposal {
 }
 
 /// What a proposer is asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Prompt {
     pub system: String,
     pub user: String,
 }
 
 /// What a proposal used, as the proposer tells it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     pub input_tokens: u64,
     pub output_tokens: u64,
@@ -79,7 +82,7 @@ pub struct Usage {
 }
 
 /// What came of a candidate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Graded {
     pub step: StepId,
     pub status: Status,
@@ -103,7 +106,7 @@ pub struct Graded {
 }
 
 /// How a step ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// It has a score.
@@ -134,7 +137,7 @@ impl Status {
 }
 
 /// One stage of the cascade.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
     pub name: StageName,
     pub passed: usize,
@@ -143,7 +146,7 @@ pub struct Stage {
 }
 
 /// The stages, in their order. `syntax` stands for a smoke test that could not even begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StageName {
     Syntax,
@@ -166,7 +169,7 @@ impl StageName {
 }
 
 /// What candidates are compared by.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measures {
     /// More is better; of all others, less is.
     pub score: f64,
@@ -205,7 +208,7 @@ impl Measures {
 }
 
 /// Why an evolution ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     Target,

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use belljar::{Error, SpecError};
 use rustix::fs::{FlockOperation, flock};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -26,7 +27,7 @@ const ID_BYTES: usize = 8;
 const MAX_ID_CHARS: usize = 64;
 
 /// What is written down.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Record {
     Begun { id: String, unix_ms: u64, version: String, task: Box<Task> },
@@ -38,7 +39,7 @@ pub enum Record {
 }
 
 /// A line: a record, and how long the evolution had been running by then.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Line {
     pub clock_ms: u64,
     #[serde(flatten)]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use belljar::SpecError;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::chance::Chance;
@@ -14,7 +15,7 @@ const MAX_ISLANDS: u32 = 64;
 pub(crate) const MAX_INSPIRATIONS: usize = 2;
 
 /// How candidates are chosen.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum StrategySpec {
     /// Every proposal begins with the seed program; the best one is kept.
@@ -37,7 +38,7 @@ pub enum StrategySpec {
 }
 
 /// A measure by whose magnitude (powers of two) kinds of programs are told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
     Size,

@@ -1,12 +1,13 @@
 //! An evolution in short: what `show` prints and HTTP answers.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::history::History;
 use crate::step::{End, Measures, Status, StepId};
 
 /// What has been used up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spent {
     pub executions: u64,
     /// Time while it was running.
@@ -28,7 +29,7 @@ impl Spent {
 }
 
 /// One step in short.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepSummary {
     pub step: StepId,
     pub parent: Option<StepId>,
@@ -42,7 +43,7 @@ pub struct StepSummary {
 }
 
 /// All of it in short.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     pub id: String,
     pub name: String,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use belljar::grade::{Case, GradeRequest, formats};
 use belljar::secrets::SecretSources;
 use belljar::{Level, LimitsRequest, MAX_CODE_BYTES, ScreenMode, SpecError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::proposer::ProposerSpec;
@@ -22,7 +23,7 @@ const MAX_CANDIDATES: u32 = 64;
 const FEEDBACK_CHARS: usize = 2000;
 
 /// A task as it is written: in TOML, or as JSON over HTTP.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TaskFile {
     pub name: Option<String>,
@@ -62,7 +63,7 @@ pub struct TaskFile {
 }
 
 /// The form in which a proposer may answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerForm {
     /// Whichever it likes.
@@ -76,7 +77,7 @@ pub enum AnswerForm {
 
 /// What may be used up by the whole evolution, resumed ones counted together. Left out is unbounded, but
 /// for `max_iterations`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
     /// Sandboxes.
@@ -89,7 +90,7 @@ pub struct Budget {
 }
 
 /// How a candidate is graded: cheap questions first.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cascade {
     /// Public cases that are asked first, alone. A candidate that passes none of them is not asked further.
@@ -107,7 +108,7 @@ impl Default for Cascade {
 }
 
 /// A task that is whole: nothing in it names a file, and every number is there. This is what is stored.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     pub name: String,
     pub prompt: String,

@@ -2,17 +2,21 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use belljar::audit::Caller;
-use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HOST};
-use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Uri};
 
+use crate::keys::{self, Keys};
+use crate::principal::Principal;
 use crate::problem::Problem;
 use crate::token::Token;
 
-/// The one path that answers everybody: something must be able to ask whether the server lives.
+/// The paths that answer everybody: something must be able to ask whether the server lives.
 pub(crate) const HEALTH: &str = "/healthz";
+pub(crate) const READY: &str = "/readyz";
+/// What there is to ask for, which anybody may know.
+pub(crate) const DOCUMENT: &str = "/openapi.json";
+pub(crate) const PAGE: &str = "/docs";
 
 /// Where a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,31 +29,26 @@ pub(crate) enum Peer {
     Anywhere,
 }
 
-impl Peer {
-    /// Who speaks, for records and limits, once they were let in.
-    pub(crate) fn caller(self) -> Caller {
-        match self {
-            Self::Local { uid } => Caller { uid: Some(uid), key: None, peer: "socket" },
-            // Whoever knows the one token there is.
-            Self::Loopback { .. } | Self::Anywhere => {
-                Caller { uid: None, key: Some("token".to_owned()), peer: "tcp" }
-            }
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Door {
     pub(crate) own_uid: u32,
     pub(crate) token: Option<Token>,
+    pub(crate) keys: Keys,
 }
 
 impl Door {
-    /// Lets a request in, or says why not.
-    pub(crate) fn admit(&self, peer: Peer, head: &Parts) -> Result<(), Problem> {
-        let refused = |detail: &str| Problem::new(StatusCode::FORBIDDEN, "forbidden", detail);
+    /// Lets a request in, or says why not. Nobody is who asks only whether the server lives.
+    pub(crate) fn admit(
+        &self,
+        peer: Peer,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<Principal>, Problem> {
+        let refused = |detail: &str| Problem::coded("forbidden", detail);
         match peer {
-            Peer::Local { uid } if uid == self.own_uid || uid == 0 => return Ok(()),
+            Peer::Local { uid } if uid == self.own_uid || uid == 0 => {
+                return self.local(uid, headers).map(Some);
+            }
             Peer::Local { uid } => {
                 return Err(refused(&format!(
                     "this server serves uid {} and root, not uid {uid}: start one of your own \
@@ -57,7 +56,7 @@ impl Door {
                     self.own_uid
                 )));
             }
-            Peer::Loopback { port } if !names_loopback(head, port) => {
+            Peer::Loopback { port } if !names_loopback(uri, headers, port) => {
                 // A page in a browser can point a name of its own at 127.0.0.1 and then speak to us as
                 // if we were its own site; what it cannot change is the name it used.
                 return Err(refused(&format!(
@@ -66,33 +65,65 @@ impl Door {
             }
             Peer::Loopback { .. } | Peer::Anywhere => {}
         }
-        if head.uri.path() == HEALTH || self.token.as_ref().is_some_and(|one| knows(one, head)) {
-            return Ok(());
+        if matches!(uri.path(), HEALTH | READY | DOCUMENT | PAGE) {
+            return Ok(None);
         }
-        let detail = "needs the header Authorization: Bearer TOKEN; belljar serve said at its \
-                      start where the token is";
-        Err(Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail))
+        let shown = shown(headers);
+        // The token is the owner's own, and stays on this host.
+        let at_home = matches!(peer, Peer::Loopback { .. });
+        let found = shown.and_then(|shown| self.knows(shown, at_home, "tcp"));
+        found.map(Some).ok_or_else(unknown)
+    }
+
+    /// The kernel vouches for the user. One that shows a key acts as that key, and no further.
+    fn local(&self, uid: u32, headers: &HeaderMap) -> Result<Principal, Problem> {
+        match shown(headers) {
+            Some(shown) if shown.starts_with(keys::PREFIX.as_bytes()) => {
+                self.knows(shown, false, "socket").ok_or_else(unknown)
+            }
+            Some(_) | None => Ok(Principal::local(uid)),
+        }
+    }
+
+    fn knows(&self, shown: &[u8], with_token: bool, peer: &'static str) -> Option<Principal> {
+        let token = self.token.as_ref().filter(|_| with_token);
+        if token.is_some_and(|token| token.is(shown)) {
+            return Some(Principal::token(peer));
+        }
+        self.keys.find(shown).map(|key| Principal::key(&key, peer))
     }
 }
 
-fn knows(token: &Token, head: &Parts) -> bool {
-    let mut given = head.headers.get_all(AUTHORIZATION).iter();
-    let (Some(value), None) = (given.next(), given.next()) else { return false };
-    let bytes = value.as_bytes();
-    // The scheme's name has no case (RFC 9110), the token has.
-    bytes.split_at_checked(7).is_some_and(|(scheme, rest)| {
-        scheme.eq_ignore_ascii_case(b"bearer ") && token.is(rest.trim_ascii())
-    })
+fn unknown() -> Problem {
+    let detail = "needs the header Authorization: Bearer KEY, with a key of belljar key create, or on \
+                  loopback the token; belljar serve said at its start where that is";
+    Problem::coded("unauthorized", detail)
+}
+
+/// The key or token that a request shows: as Authorization, or as the header that clients of others send. One alone.
+fn shown(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    let mut keys = headers.get_all("x-api-key").iter();
+    let value = match (given.next(), keys.next(), given.next(), keys.next()) {
+        (Some(value), None, None, None) => {
+            // The scheme's name has no case (RFC 9110), the token has.
+            let (scheme, rest) = value.as_bytes().split_at_checked(7)?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)?
+        }
+        (None, Some(value), None, None) => value.as_bytes(),
+        _ => return None,
+    };
+    Some(value.trim_ascii()).filter(|value| !value.is_empty())
 }
 
 /// Whether every name by which the request calls us is loopback's. None at all is fine: browsers always
 /// send one.
-fn names_loopback(head: &Parts, port: u16) -> bool {
-    let headers = head.headers.get_all(HOST).iter().map(|value| {
+fn names_loopback(uri: &Uri, headers: &HeaderMap, port: u16) -> bool {
+    let headers = headers.get_all(HOST).iter().map(|value| {
         let text = value.to_str().ok();
         text.and_then(|text| text.parse::<Authority>().ok())
     });
-    let absolute = head.uri.authority().map(|one| Some(one.clone()));
+    let absolute = uri.authority().map(|one| Some(one.clone()));
     let mut names = headers.chain(absolute);
     names.all(|name| name.is_some_and(|name| is_loopback(&name, port)))
 }
@@ -120,13 +151,14 @@ mod tests {
     const LOOPBACK: Peer = Peer::Loopback { port: 7070 };
 
     fn answer(peer: Peer, path: &str, headers: &[(&str, &str)]) -> u16 {
-        let door = Door { own_uid: 1000, token: Token::check("test", TOKEN).ok() };
+        let keys = Keys::new("/nonexistent".into());
+        let door = Door { own_uid: 1000, token: Token::check("test", TOKEN).ok(), keys };
         let mut request = Request::builder().uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        door.admit(peer, &head).map_or_else(|problem| problem.status, |()| 200)
+        door.admit(peer, &head.uri, &head.headers).map_or_else(|problem| problem.status, |_| 200)
     }
 
     #[test]
@@ -149,6 +181,10 @@ mod tests {
         let twice = [("authorization", "Bearer 0123456789abcdef"), ("authorization", "Bearer x")];
         assert_eq!(answer(LOOPBACK, "/v1/runs", &twice), 401);
         assert_eq!(answer(Peer::Anywhere, "/v1/runs", &[]), 401);
+        let right = ("authorization", "Bearer 0123456789abcdef");
+        assert_eq!(answer(Peer::Anywhere, "/v1/runs", &[right]), 401, "the token stays at home");
+        assert_eq!(answer(LOOPBACK, "/v1/runs", &[("x-api-key", TOKEN)]), 200);
+        assert_eq!(answer(LOOPBACK, "/v1/runs", &[("x-api-key", TOKEN), right]), 401, "one alone");
         assert_eq!(answer(LOOPBACK, HEALTH, &[]), 200);
         assert_eq!(answer(LOOPBACK, "/healthz/../v1/runs", &[]), 401);
     }

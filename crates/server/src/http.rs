@@ -1,33 +1,48 @@
-//! The routes, and the door in front of all of them.
+//! The routes, each with what the table of operations has to know of it.
 
 mod audit;
 mod batches;
-mod body;
+pub(crate) mod body;
 pub(crate) mod evolutions;
 mod format;
 mod grades;
 mod lines;
+mod meta;
+mod page;
 mod pipe;
 mod runs;
 mod sandboxes;
+mod terminal;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::extract::{FromRequestParts, Request};
+use axum::middleware;
 use belljar::living::Sandboxes;
 use belljar::{Engine, Queue};
-use hyper::StatusCode;
+use hyper::http::request::Parts;
 
-use crate::door::{Door, HEALTH, Peer};
+use crate::admission::Admission;
+use crate::api::{Api, Table};
+use crate::door::Door;
+use crate::front;
+use crate::idempotency::Memory;
+use crate::journal::Journal;
 use crate::limits::Limits;
-use crate::problem::{Problem, method_not_allowed};
+use crate::metrics::Metrics;
+use crate::policy::Policy;
+use crate::principal::{Principal, Tenant};
+use crate::problem::Problem;
+use crate::scope::Scope;
 use crate::stop::Stop;
-use crate::wire;
+use crate::trace::Spans;
+
+pub(crate) use terminal::MOST_TERMINALS;
+
+/// Names the tenant whose sandboxes somebody with the scope `admin` means.
+const TENANT: &str = "belljar-tenant";
 
 /// What all requests share.
 #[derive(Debug)]
@@ -40,87 +55,90 @@ pub(crate) struct Server {
     /// The state directory with the audit trail, when runs are recorded.
     pub(crate) audit: Option<PathBuf>,
     pub(crate) limits: Limits,
-    /// The sandboxes that stay.
-    pub(crate) sandboxes: Sandboxes,
+    /// The sandboxes that stay, of all tenants: a request has its own by [`Mine`].
+    pub(crate) all_sandboxes: Sandboxes,
+    pub(crate) policy: Policy,
+    pub(crate) admission: Admission,
+    pub(crate) memory: Memory,
+    pub(crate) table: Table,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) journal: Journal,
+    pub(crate) spans: Option<Spans>,
+    /// Taken while a sandbox is made by somebody who may have only so many.
+    pub(crate) making: tokio::sync::Mutex<()>,
+    /// Room for terminals, which outlive their connections.
+    pub(crate) terminals: Arc<tokio::sync::Semaphore>,
 }
 
-pub(crate) fn router(server: Arc<Server>) -> Router {
-    let read = |route| -> MethodRouter<Arc<Server>> {
-        MethodRouter::fallback(route, || async { method_not_allowed("GET") })
-    };
-    let door = middleware::from_fn_with_state(Arc::clone(&server), door);
+/// Every operation there is.
+pub(crate) fn api() -> Api {
+    let mut api = Api::default();
+    meta::enter(&mut api);
+    runs::enter(&mut api);
+    batches::enter(&mut api);
+    grades::enter(&mut api);
+    evolutions::enter(&mut api);
+    audit::enter(&mut api);
+    sandboxes::enter(&mut api);
+    api
+}
+
+pub(crate) fn router(routes: Router<Arc<Server>>, server: Arc<Server>) -> Router {
+    let front = middleware::from_fn_with_state(Arc::clone(&server), front::front);
     let stop = server.stop.clone();
-    let api = Router::new()
-        .route(HEALTH, get(health).fallback(|| async { method_not_allowed("GET") }))
-        .route(wire::RUNS, post(runs::run).fallback(|| async { method_not_allowed("POST") }))
-        .route("/v1/batches", post(batches::run).fallback(|| async { method_not_allowed("POST") }))
-        .route(wire::GRADES, post(grades::grade).fallback(|| async { method_not_allowed("POST") }))
-        .route(
-            wire::EVOLUTIONS,
-            post(evolutions::begin).fallback(|| async { method_not_allowed("POST") }),
-        )
-        .route(
-            "/v1/evolutions/{id}",
-            get(evolutions::show).fallback(|| async { method_not_allowed("GET") }),
-        )
-        .route(
-            "/v1/evolutions/{id}/events",
-            get(evolutions::events).fallback(|| async { method_not_allowed("GET") }),
-        )
-        .route(wire::POOL, get(pool).fallback(|| async { method_not_allowed("GET") }))
-        .route("/v1/runs/{id}", read(get(audit::run)))
-        .route("/v1/runs/{id}/events", read(get(audit::events)))
-        .route("/v1/runs/{id}/explanation", read(get(audit::explanation)))
-        .route("/v1/runs/{id}/report", read(get(audit::report)))
-        .route(wire::STATS, read(get(audit::stats)))
-        .route("/v1/audit", read(get(audit::trail)))
-        .merge(sandboxes::routes())
-        .fallback(not_found)
-        .layer(door.clone())
-        .with_state(server);
-    let mcp = crate::mcp::mount(api.clone(), &stop).layer(door);
+    let api = routes.fallback(not_found).layer(front.clone()).with_state(server);
+    let mcp = crate::mcp::mount(api.clone(), &stop).layer(front);
     api.merge(mcp)
 }
 
-/// Nothing is read, and no route is told from another, before the caller may speak.
-async fn door(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    let (head, body) = request.into_parts();
-    let Some(peer) = head.extensions.get::<Peer>().copied() else {
-        let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backend", "nobody asked");
-        return problem.into_response();
-    };
-    match server.door.admit(peer, &head) {
-        Ok(()) => next.run(Request::from_parts(head, body)).await,
-        Err(problem) => problem.into_response(),
+/// Who asks.
+pub(crate) struct Who(pub(crate) Arc<Principal>);
+
+impl FromRequestParts<Arc<Server>> for Who {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, _: &Arc<Server>) -> Result<Self, Problem> {
+        let found = head.extensions.get::<Arc<Principal>>();
+        // The front lets nobody pass without.
+        found
+            .map(|found| Self(Arc::clone(found)))
+            .ok_or_else(|| Problem::coded("ours", "nobody asked"))
     }
 }
 
-async fn health() -> &'static str {
-    "ok\n"
-}
+/// The sandboxes that whoever asks may see.
+pub(crate) struct Mine(pub(crate) Sandboxes);
 
-/// What waits for the next runs, and how they were served so far.
-async fn pool(State(server): State<Arc<Server>>) -> Response {
-    match server.engine.pool_stats() {
-        Some(stats) => axum::Json(stats).into_response(),
-        None => {
-            let detail = "no pool is kept: the server was started with --pool 0";
-            Problem::new(StatusCode::NOT_FOUND, "not_found", detail).into_response()
+impl FromRequestParts<Arc<Server>> for Mine {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, server: &Arc<Server>) -> Result<Self, Problem> {
+        let Who(principal) = Who::from_request_parts(head, server).await?;
+        let named = match head.headers.get(TENANT) {
+            None => {
+                let own = server.all_sandboxes.of(principal.tenant.name());
+                return Ok(Self(own.on_account_of(principal.owner())));
+            }
+            Some(named) => named.to_str().unwrap_or_default(),
+        };
+        if principal.tenant != Tenant::Owner {
+            principal.needs(Scope::Admin)?;
         }
+        Ok(Self(server.all_sandboxes.of(named).on_account_of(principal.owner())))
     }
+}
+
+#[cfg(test)]
+pub(crate) fn page_part(cursor: Option<&str>) -> Result<(), Problem> {
+    page::Part::new(None, cursor).map(drop)
+}
+
+#[cfg(test)]
+pub(crate) fn question_of(text: &str) {
+    sandboxes::any_question(text);
 }
 
 async fn not_found(request: Request) -> Problem {
-    let detail = format!(
-        "nothing is at {}: there are {HEALTH}, {runs}, {runs}/ID, {runs}/ID/events, \
-         {runs}/ID/explanation, {runs}/ID/report, /v1/batches, {}, {}, {}, {}, /v1/audit and {}",
-        request.uri().path(),
-        wire::GRADES,
-        wire::EVOLUTIONS,
-        wire::SANDBOXES,
-        wire::STATS,
-        wire::POOL,
-        runs = wire::RUNS,
-    );
-    Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
+    let path = request.uri().path();
+    Problem::not_found(format!("nothing is at {path}: /openapi.json and /docs tell what there is"))
 }

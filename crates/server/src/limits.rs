@@ -13,11 +13,15 @@ use belljar::{Error, Outcome, RunRequest};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
+use crate::http::Server;
+use crate::policy::Applied;
+use crate::principal::Principal;
 use crate::problem::{Problem, Refusal};
 use budget::{Budgets, Reserved};
-use rate::{Left, Limiter};
+use rate::Left;
 
 pub use budget::CpuBudget;
+pub(crate) use rate::Limiter;
 pub use rate::Rate;
 
 /// What an operator allows.
@@ -61,17 +65,26 @@ impl Limits {
         }
     }
 
-    /// Lets a caller's requests begin, all of them or none.
-    pub(crate) fn admit(&self, caller: &Caller, asked: &[RunRequest]) -> Result<Admitted, Problem> {
+    /// Lets a caller's requests begin, all of them or none. A rate of the policy stands in for that of the flags.
+    pub(crate) fn admit(
+        &self,
+        caller: &Caller,
+        asked: &[RunRequest],
+        applied: &Applied,
+    ) -> Result<Admitted, Problem> {
         let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
         let (rule, limiter, who) = match (&caller.key, caller.uid) {
             (Some(key), _) => ("rate", &self.keys, key.clone()),
             (None, uid) => ("rate-local", &self.local, format!("uid {}", uid.unwrap_or_default())),
         };
-        let left = match limiter {
-            Some(limiter) => Some(limiter.take(&who, count).map_err(|no| no.told(rule, &who))?),
-            None => None,
-        };
+        let mut left = None;
+        for (section, limiter) in applied.run_rates() {
+            let rule = format!("{section}.rate");
+            left = Some(limiter.take(&who, count).map_err(|no| no.told(&rule, &who))?);
+        }
+        if let (None, Some(limiter)) = (&left, limiter) {
+            left = Some(limiter.take(&who, count).map_err(|no| no.told(rule, &who))?);
+        }
         for (name, limiter) in &self.labels {
             for value in asked.iter().filter_map(|one| one.labels.get(name)) {
                 let rule = format!("rate-label {name}");
@@ -81,6 +94,27 @@ impl Limits {
         // Last: whoever is refused above has nothing to give back.
         let reserved = self.budgets.reserve(asked)?;
         Ok(Admitted { left, reserved })
+    }
+}
+
+impl Limits {
+    /// Lets a request of any kind in, as the policy says.
+    pub(crate) fn admit_request(
+        &self,
+        server: &Server,
+        principal: &Principal,
+    ) -> Result<(), Problem> {
+        if !server.policy.has_file() {
+            return Ok(());
+        }
+        let Some(who) = &principal.caller.key else { return Ok(()) };
+        let none = std::collections::BTreeMap::new();
+        let applied = server.policy.of(principal, &none);
+        for (section, limiter) in applied.request_rates() {
+            let rule = format!("{section}.requests");
+            limiter.take(who, 1).map_err(|no| no.told(&rule, who))?;
+        }
+        Ok(())
     }
 }
 
@@ -95,6 +129,17 @@ impl Admitted {
             ("ratelimit-reset", left.reset.as_secs()),
         ] {
             headers.insert(name, HeaderValue::from(value));
+        }
+        // The same as the newer drafts of the IETF write it.
+        let (remaining, reset, limit) = (left.remaining, left.reset.as_secs(), left.limit);
+        let window = left.window.as_secs();
+        for (name, value) in [
+            ("ratelimit", format!("\"runs\";r={remaining};t={reset}")),
+            ("ratelimit-policy", format!("\"runs\";q={limit};w={window}")),
+        ] {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
         }
     }
 
@@ -129,7 +174,7 @@ fn too_much(kind: &str, rule: &str, detail: String, retry_after: Duration) -> Pr
     let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, kind, detail);
     // Rounded up: whoever comes back then is let in.
     let retry_after_s = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
-    let refusal = Refusal { rule: rule.to_owned(), retry_after_s: retry_after_s.max(1) };
+    let refusal = Refusal { rule: rule.to_owned(), retry_after_s: Some(retry_after_s.max(1)) };
     problem.refusal = Some(Box::new(refusal));
     problem
 }

@@ -21,7 +21,21 @@ const BACKLOG: i32 = 256;
 pub(crate) struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
+    /// Nothing where the file is somebody else's to remove.
     identity: Option<(u64, u64)>,
+}
+
+impl Socket {
+    /// One that somebody else listens with for us, and keeps.
+    pub(crate) fn inherited(listener: std::os::unix::net::UnixListener) -> io::Result<Self> {
+        let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf).unwrap_or_default();
+        Ok(Self { listener: UnixListener::from_std(listener)?, path, identity: None })
+    }
+
+    /// Where it is, if it has a name.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        Some(&*self.path).filter(|path| !path.as_os_str().is_empty())
+    }
 }
 
 impl Drop for Socket {

@@ -10,11 +10,17 @@ use belljar::living::Sandboxes;
 use belljar::{Config, Engine, Error, Queue};
 use tokio::io::DuplexStream;
 
+use crate::admission::{Admission, AdmissionOptions};
+use crate::connections::converse;
 use crate::door::{Door, Peer};
 use crate::http::evolutions::Evolutions;
 use crate::http::{self, Server};
+use crate::idempotency::Memory;
+use crate::journal::{Journal, LogForm, LogLevel};
+use crate::keys::Keys;
 use crate::limits::{LimitOptions, Limits};
-use crate::serve::converse;
+use crate::metrics::Metrics;
+use crate::policy::Policy;
 use crate::stop::Stop;
 use crate::{places, token};
 
@@ -34,36 +40,50 @@ impl Local {
         token::state_directory(&state)?;
         config.secrets.state = Some(state.clone());
         let engine = Arc::new(Engine::open(config)?);
-        let sandboxes = Sandboxes::open_briefly(&engine, &state).await?;
+        let all_sandboxes = Sandboxes::open_briefly(&engine, &state).await?;
+        let (routes, table) = http::api().finish();
+        let metrics = Arc::new(Metrics::new(table.listed.len()));
+        let keys = Keys::new(state.clone());
         let server = Arc::new(Server {
             engine,
             queue: Queue::new(NonZeroUsize::MIN, 0),
-            door: Door { own_uid: rustix::process::geteuid().as_raw(), token: None },
+            door: Door { own_uid: rustix::process::geteuid().as_raw(), token: None, keys },
             stop: Stop::new(),
             evolutions: Evolutions::new(state.join(places::EVOLUTIONS), Default::default()),
             limits: Limits::new(&LimitOptions::default(), None),
             audit: None,
-            sandboxes,
+            all_sandboxes,
+            policy: Policy::default(),
+            // Who has no server has no operator either: nothing is kept from them.
+            admission: Admission::new(AdmissionOptions::none()),
+            memory: Memory::default(),
+            table,
+            journal: Journal::start(LogLevel::Off, LogForm::Text, Arc::clone(&metrics)),
+            metrics,
+            spans: None,
+            making: tokio::sync::Mutex::default(),
+            terminals: Arc::new(tokio::sync::Semaphore::new(http::MOST_TERMINALS)),
         });
-        let router = http::router(Arc::clone(&server));
+        let router = http::router(routes, Arc::clone(&server));
         Ok(Self { server, router })
     }
 
     /// Lets other commands have the sandboxes while this one only looks on.
     pub fn let_go(&self) {
-        self.server.sandboxes.let_go();
+        self.server.all_sandboxes.let_go();
     }
 
     /// Ends what this process has begun and nobody follows any more; see [`Sandboxes::wind_up`].
     pub async fn wind_up(&self) {
-        self.server.sandboxes.wind_up().await;
+        self.server.all_sandboxes.wind_up().await;
     }
 
     /// A connection to it.
     pub fn connect(&self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let peer = Peer::Local { uid: self.server.door.own_uid };
-        tokio::spawn(converse(theirs, peer, self.router.clone(), self.server.stop.clone()));
+        let (router, stop) = (self.router.clone(), self.server.stop.clone());
+        tokio::spawn(converse(theirs, peer, router, stop, None));
         ours
     }
 }

@@ -14,6 +14,9 @@ pub const AUDIT_VARIABLE: &str = "BELLJAR_AUDIT";
 /// Where evolutions are kept, in the state directory.
 pub const EVOLUTIONS: &str = "evolutions";
 
+/// The operator's policy, in the state directory, unless another file is named.
+pub const POLICY: &str = "belljar.toml";
+
 const NAME: &str = "belljar";
 const SOCKET: &str = "belljar.sock";
 

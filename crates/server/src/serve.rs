@@ -4,45 +4,41 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use belljar::living::{SandboxLimits, Sandboxes};
 use belljar::{Config, Engine, Error, Queue, SpecError};
 use belljar_evolve::ProposerSpec;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tower_service::Service;
 
+use crate::activation::{self, Inherited};
+use crate::admission::{Admission, AdmissionOptions};
+use crate::connections::{Room, converse, full};
 use crate::door::{Door, Peer};
 use crate::http::evolutions::Evolutions;
 use crate::http::{self, Server};
+use crate::idempotency::Memory;
+use crate::journal::{Journal, LogForm, LogLevel};
+use crate::keys::Keys;
 use crate::limits::{LimitOptions, Limits};
 use crate::listen::{self, Socket};
+use crate::metrics::Metrics;
 use crate::places;
-use crate::stall::Impatient;
+use crate::policy::Policy;
 use crate::stop::Stop;
+use crate::tending;
 use crate::token::{self, Origin, Token};
+use crate::trace::{Collector, Spans};
 
-/// A request's head must have come within this time; an idle connection is closed after it too.
-const HEAD_LIMIT: Duration = Duration::from_secs(30);
-/// Connections beside those that have a place in the queue: health checks, answers that are being read.
-const MORE_CONNECTIONS: usize = 64;
-/// How long a connection without a request is kept after the first signal.
-const LAST_REQUEST: Duration = Duration::from_millis(100);
 /// How long cancelled requests may take to be told so.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the last sandboxes may take to be gone; they take milliseconds.
@@ -51,7 +47,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a server is asked to be.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// The TCP address; none turns TCP off.
     pub listen: Option<SocketAddr>,
@@ -69,6 +65,17 @@ pub struct Options {
     pub proposers: BTreeMap<String, ProposerSpec>,
     pub limits: LimitOptions,
     pub sandboxes: SandboxLimits,
+    /// The operator's policy.
+    pub policy: Option<PathBuf>,
+    pub admission: AdmissionOptions,
+    /// Connections of each listener.
+    pub max_connections: usize,
+    pub log_level: LogLevel,
+    pub log_form: LogForm,
+    /// Where spans are sent.
+    pub collector: Option<Collector>,
+    /// Listening sockets that were handed to us; they stand in for our own.
+    pub inherited: Vec<OwnedFd>,
 }
 
 /// Where a server listens, for its user.
@@ -83,55 +90,49 @@ pub struct Listening {
 /// Serves until a signal says to stop, and then until what runs has ended. `tell` hears once where.
 pub async fn serve(
     mut config: Config,
-    options: Options,
+    mut options: Options,
     tell: impl FnOnce(&Listening),
 ) -> Result<(), Error> {
-    check(&options)?;
     let state = options.state.clone().or_else(places::state);
     let socket = options.socket.clone().or_else(places::socket);
     let homeless = || SpecError::new("state", "has no default without HOME: give --state DIR");
     let (state, socket) = (state.ok_or_else(homeless)?, socket.ok_or_else(homeless)?);
     token::state_directory(&state)?;
     config.secrets.state = Some(state.clone());
+    let keys = Keys::new(state.clone());
+    let inherited = Inherited::of(std::mem::take(&mut options.inherited))?;
+    let asked = inherited.address().or(options.listen);
+    check(asked, options.listen_anywhere, keys.any())?;
     // Before we listen: a signal that comes now must not find us without an answer.
     let mut signals = Signals::new()?;
-    let (token, token_file) = match options.listen {
+    let (token, token_file) = match asked {
         None => (None, None),
         Some(_) => match Token::provide(&state)? {
             (token, Origin::File(path)) => (Some(token), Some(path)),
             (token, Origin::Variable) => (Some(token), None),
         },
     };
-    let tcp = match options.listen {
-        Some(address) => Some(listen::tcp(address).await?),
-        None => None,
+    let tcp = match (inherited.tcp, options.listen) {
+        (Some(listener), _) => Some(listener),
+        // A unit that hands over a socket says where to listen.
+        (None, Some(address)) if inherited.unix.is_none() => Some(listen::tcp(address).await?),
+        (None, _) => None,
     };
-    let unix = listen::unix(&socket)?;
+    let unix = match inherited.unix {
+        Some(listener) => listener,
+        None => listen::unix(&socket)?,
+    };
+    let socket = unix.path().map_or(socket, std::path::Path::to_path_buf);
     let address = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
-    let audit = config.audit.as_ref().map(|audit| audit.directory.clone());
-    let engine = Arc::new(Engine::open(config)?);
-    // A trail that cannot be written is told now, not to the first who wants to run something.
-    engine.recorded().await?;
-    let sandboxes = Sandboxes::open_within(&engine, &state, options.sandboxes).await?;
-    let server = Arc::new(Server {
-        engine,
-        sandboxes,
-        queue: Queue::new(options.max_runs, options.max_queue),
-        door: Door { own_uid: rustix::process::geteuid().as_raw(), token },
-        stop: Stop::new(),
-        evolutions: Evolutions::new(state.join(places::EVOLUTIONS), options.proposers.clone()),
-        limits: Limits::new(&options.limits, audit.as_deref()),
-        audit,
-    });
-    let tender = tokio::spawn({
-        let engine = Arc::clone(&server.engine);
-        let sandboxes = server.sandboxes.clone();
-        async move { tokio::join!(engine.tend_pool(), sandboxes.tend()) }
-    });
+    let token_file = token_file.filter(|_| address.is_some());
+    let door = Door { own_uid: rustix::process::geteuid().as_raw(), token, keys };
+    let (server, router) = open(config, &options, state, door).await?;
+    let tender = tokio::spawn(tending::tend(Arc::clone(&server)));
     tell(&Listening { socket, address, token_file });
-    let most = options.max_runs.get().saturating_add(options.max_queue);
-    let mut connections = Connections::new(&server, most.saturating_add(MORE_CONNECTIONS));
+    activation::notify("READY=1");
+    let mut connections = Connections::new(&server, router, options.max_connections);
     connections.accept(unix, tcp, &mut signals).await;
+    activation::notify("STOPPING=1");
     connections.end(options.drain, &mut signals).await;
     tender.abort();
     server.engine.empty_pool();
@@ -141,20 +142,74 @@ pub async fn serve(
     Err(Error::Lost { what: "sandboxes did not end in time; the next start removes what is left" })
 }
 
-fn check(options: &Options) -> Result<(), SpecError> {
-    let Some(address) = options.listen else { return Ok(()) };
-    if address.ip().is_loopback() || options.listen_anywhere {
-        return Ok(());
-    }
-    let reason = format!(
-        "is {address}, which others can reach, and whoever has the token can run programs: listen \
-         on 127.0.0.1, or say --listen-anywhere if that is meant (there is no TLS: put a proxy in \
-         front)"
-    );
-    Err(SpecError::new("listen", reason))
+/// Makes all that requests share, and the routes in front of it.
+async fn open(
+    config: Config,
+    options: &Options,
+    state: PathBuf,
+    door: Door,
+) -> Result<(Arc<Server>, Router), Error> {
+    let policy = Policy::open(policy_file(options, &state))?;
+    let audit = config.audit.as_ref().map(|audit| audit.directory.clone());
+    let engine = Arc::new(Engine::open(config)?);
+    // A trail that cannot be written is told now, not to the first who wants to run something.
+    engine.recorded().await?;
+    let all_sandboxes = Sandboxes::open_within(&engine, &state, options.sandboxes).await?;
+    let (routes, table) = http::api().finish();
+    let metrics = Arc::new(Metrics::new(table.listed.len()));
+    let spans = options.collector.clone().map(|to| Spans::start(to, &metrics));
+    let server = Arc::new(Server {
+        engine,
+        all_sandboxes,
+        queue: Queue::new(options.max_runs, options.max_queue),
+        door,
+        stop: Stop::new(),
+        evolutions: Evolutions::new(state.join(places::EVOLUTIONS), options.proposers.clone()),
+        limits: Limits::new(&options.limits, audit.as_deref()),
+        audit,
+        policy,
+        admission: Admission::new(options.admission.clone()),
+        memory: Memory::default(),
+        table,
+        journal: Journal::start(options.log_level, options.log_form, Arc::clone(&metrics)),
+        metrics,
+        spans,
+        making: tokio::sync::Mutex::default(),
+        terminals: Arc::new(tokio::sync::Semaphore::new(http::MOST_TERMINALS)),
+    });
+    let router = http::router(routes, Arc::clone(&server));
+    Ok((server, router))
 }
 
-/// The signals that end a server. The first drains it, the second ends it.
+/// The file that was named, or the one that lies in the state directory.
+fn policy_file(options: &Options, state: &std::path::Path) -> Option<PathBuf> {
+    let usual = state.join(places::POLICY);
+    options.policy.clone().or_else(|| usual.exists().then_some(usual))
+}
+
+fn check(listen: Option<SocketAddr>, anywhere: bool, has_keys: bool) -> Result<(), SpecError> {
+    let Some(address) = listen.filter(|address| !address.ip().is_loopback()) else {
+        return Ok(());
+    };
+    if !anywhere {
+        let reason = format!(
+            "is {address}, which others can reach, and whoever has a key can run programs: listen \
+             on 127.0.0.1, or say --listen-anywhere if that is meant (there is no TLS: put a proxy in \
+             front)"
+        );
+        return Err(SpecError::new("listen", reason));
+    }
+    if !has_keys {
+        let reason = format!(
+            "is {address}, which others can reach, and there is no key that they could show: make one \
+             with belljar key create NAME"
+        );
+        return Err(SpecError::new("listen", reason));
+    }
+    Ok(())
+}
+
+/// The signals that end a server. The first drains it, the second ends it. With a policy SIGHUP only has it read again.
 struct Signals([Signal; 3]);
 
 impl Signals {
@@ -167,41 +222,42 @@ impl Signals {
         Ok(Self([terminate, interrupt, hangup]))
     }
 
-    async fn next(&mut self) {
+    /// The next signal that ends.
+    async fn next(&mut self, server: &Server) {
         let [terminate, interrupt, hangup] = &mut self.0;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hangup.recv() => {}
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return,
+                _ = interrupt.recv() => return,
+                _ = hangup.recv() => {
+                    if !server.policy.has_file() {
+                        return;
+                    }
+                    tending::report(server, server.policy.reload());
+                }
+            }
         }
     }
 }
 
-/// The connections of a server, bounded in number for each listener: whoever fills TCP without a token
-/// does not keep the owner from the socket.
+/// The connections of a server.
 struct Connections {
     server: Arc<Server>,
     router: Router,
     all: JoinSet<()>,
-    unix_room: Arc<Semaphore>,
-    tcp_room: Arc<Semaphore>,
+    unix_room: Room,
+    tcp_room: Room,
 }
 
 impl Connections {
-    fn new(server: &Arc<Server>, most: usize) -> Self {
-        let router = http::router(Arc::clone(server));
-        let room = || Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self {
-            server: Arc::clone(server),
-            router,
-            all: JoinSet::new(),
-            unix_room: room(),
-            tcp_room: room(),
-        }
+    fn new(server: &Arc<Server>, router: Router, most: usize) -> Self {
+        let (unix_room, tcp_room) = (Room::new(most), Room::new(most));
+        Self { server: Arc::clone(server), router, all: JoinSet::new(), unix_room, tcp_room }
     }
 
     /// Accepts until a signal comes. Dropping the listeners then is what makes new clients look elsewhere.
     async fn accept(&mut self, unix: Socket, tcp: Option<TcpListener>, signals: &mut Signals) {
+        let server = Arc::clone(&self.server);
         loop {
             let from_tcp = async {
                 match &tcp {
@@ -210,7 +266,7 @@ impl Connections {
                 }
             };
             tokio::select! {
-                () = signals.next() => break,
+                () = signals.next(&server) => break,
                 Some(_) = self.all.join_next() => {}
                 accepted = unix.listener.accept() => match accepted {
                     Ok((stream, _)) => self.accepted_unix(stream),
@@ -234,22 +290,16 @@ impl Connections {
     }
 
     fn accepted_unix(&mut self, stream: UnixStream) {
-        let Ok(room) = Arc::clone(&self.unix_room).try_acquire_owned() else {
-            // One that cannot take even this much misses nothing.
-            stream.try_write(FULL).ok();
-            return;
-        };
         // A peer that is gone already has no credentials.
         if let Ok(credentials) = stream.peer_cred() {
-            self.serve(stream, Peer::Local { uid: credentials.uid() }, room);
+            let room = self.unix_room.clone();
+            self.serve(stream, Peer::Local { uid: credentials.uid() }, room, |stream, bytes| {
+                stream.try_write(bytes)
+            });
         }
     }
 
     fn accepted_tcp(&mut self, stream: TcpStream) {
-        let Ok(room) = Arc::clone(&self.tcp_room).try_acquire_owned() else {
-            stream.try_write(FULL).ok();
-            return;
-        };
         let Ok(local) = stream.local_addr() else { return };
         // An answer is one write, and waiting for more would only delay it.
         stream.set_nodelay(true).ok();
@@ -258,30 +308,44 @@ impl Connections {
         } else {
             Peer::Anywhere
         };
-        self.serve(stream, peer, room);
+        let room = self.tcp_room.clone();
+        self.serve(stream, peer, room, |stream, bytes| stream.try_write(bytes));
     }
 
-    fn serve<S>(&mut self, stream: S, peer: Peer, room: OwnedSemaphorePermit)
-    where
+    fn serve<S>(
+        &mut self,
+        stream: S,
+        peer: Peer,
+        room: Room,
+        refuse: fn(&S, &[u8]) -> io::Result<usize>,
+    ) where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (router, stop) = (self.router.clone(), self.server.stop.clone());
+        let (router, server) = (self.router.clone(), Arc::clone(&self.server));
         self.all.spawn(async move {
-            converse(stream, peer, router, stop).await;
-            drop(room);
+            let Some(place) = room.enter().await else {
+                server.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+                // One that cannot take even this much misses nothing.
+                refuse(&stream, &full()).ok();
+                return;
+            };
+            server.metrics.connections.fetch_add(1, Ordering::Relaxed);
+            converse(stream, peer, router, server.stop.clone(), Some(place)).await;
+            server.metrics.connections.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
     /// Lets requests that are under way end: all of them for a while, then those that can be told that
     /// they were cancelled, then none.
     async fn end(&mut self, drain: Duration, signals: &mut Signals) {
-        self.server.stop.drain();
+        let server = Arc::clone(&self.server);
+        server.stop.drain();
         tokio::select! {
             () = finished(&mut self.all) => return,
             () = tokio::time::sleep(drain) => {}
-            () = signals.next() => {}
+            () = signals.next(&server) => {}
         }
-        self.server.stop.cancel();
+        server.stop.cancel();
         // Those that do not take their answer are closed below.
         tokio::time::timeout(FAREWELL, finished(&mut self.all)).await.ok();
         self.all.shutdown().await;
@@ -301,83 +365,22 @@ async fn finished(connections: &mut JoinSet<()>) {
     while connections.join_next().await.is_some() {}
 }
 
-/// What a client gets for which there is no room.
-const FULL: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
-    Retry-After: 1\r\nConnection: close\r\nContent-Length: 90\r\n\r\n\
-    {\"status\":503,\"title\":\"Service Unavailable\",\"kind\":\"busy\",\
-    \"detail\":\"too many connections\"}";
-
-/// One connection to its end. When the client goes away this ends too, and with it what it asked for.
-pub(crate) async fn converse<S>(stream: S, peer: Peer, router: Router, stop: Stop)
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let asked = AtomicBool::new(false);
-    let service = service_fn(|request: Request<Incoming>| {
-        asked.store(true, Ordering::Relaxed);
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(peer);
-        // A router is always ready.
-        router.clone().call(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(Impatient::new(stream)), service);
-    tokio::pin!(connection);
-    // Whatever ends a connection is told to the client by the end of the connection.
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        () = stop.draining() => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    if !asked.load(Ordering::Relaxed) {
-        // Its request may be on the way; one that has none is not waited for.
-        tokio::select! {
-            _ = connection.as_mut() => return,
-            () = tokio::time::sleep(LAST_REQUEST) => {}
-        }
-    }
-    if asked.load(Ordering::Relaxed) {
-        connection.await.ok();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_others_can_reach_must_be_meant() {
-        let options = |listen: &str, listen_anywhere| Options {
-            listen: listen.parse().ok(),
-            listen_anywhere,
-            socket: None,
-            state: None,
-            max_runs: NonZeroUsize::MIN,
-            max_queue: 0,
-            drain: Duration::ZERO,
-            proposers: BTreeMap::new(),
-            limits: LimitOptions::default(),
-            sandboxes: SandboxLimits::default(),
-        };
+    fn an_address_that_others_can_reach_must_be_meant_and_needs_a_key() {
         for open in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
-            let error = check(&options(open, false)).unwrap_err().to_string();
+            let open = open.parse().ok();
+            let error = check(open, false, true).unwrap_err().to_string();
             assert!(error.contains("127.0.0.1") && error.contains("--listen-anywhere"), "{error}");
-            assert!(check(&options(open, true)).is_ok());
+            let error = check(open, true, false).unwrap_err().to_string();
+            assert!(error.contains("belljar key create"), "{error}");
+            assert!(check(open, true, true).is_ok());
         }
         for closed in ["127.0.0.1:0", "[::1]:7070", "none"] {
-            assert!(check(&options(closed, false)).is_ok());
+            assert!(check(closed.parse().ok(), false, false).is_ok());
         }
-    }
-
-    #[test]
-    fn the_answer_of_a_full_server_has_the_length_it_says() {
-        let text = std::str::from_utf8(FULL).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{}", body.len());
-        let problem: crate::Problem = serde_json::from_str(body).unwrap();
-        assert_eq!(&*problem.kind, "busy");
     }
 }

@@ -28,6 +28,10 @@ impl Stop {
         self.phase.send_replace(Phase::Cancelled);
     }
 
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.phase.borrow() >= Phase::Draining
+    }
+
     pub(crate) async fn draining(&self) {
         self.reached(Phase::Draining).await;
     }

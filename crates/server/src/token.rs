@@ -68,12 +68,15 @@ impl Token {
 
     /// Compares in a time that does not tell how many characters were right.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
-        let own = self.0.as_bytes();
-        let pairs = own.iter().zip(given);
-        let differing =
-            pairs.fold(0, |sum, (one, other)| std::hint::black_box(sum | (one ^ other)));
-        differing == 0 && own.len() == given.len()
+        same(self.0.as_bytes(), given)
     }
+}
+
+/// Compares in a time that does not tell how many bytes were right.
+pub(crate) fn same(own: &[u8], given: &[u8]) -> bool {
+    let pairs = own.iter().zip(given);
+    let differing = pairs.fold(0, |sum, (one, other)| std::hint::black_box(sum | (one ^ other)));
+    differing == 0 && own.len() == given.len()
 }
 
 /// Makes the state directory if it is not there: ours alone. One that others may write is refused, as
@@ -97,12 +100,19 @@ pub(crate) fn state_directory(path: &Path) -> Result<(), Error> {
     Err(SpecError::new("state", reason).into())
 }
 
-fn at(path: &Path, error: &io::Error) -> io::Error {
+pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Reads a token that only its owner can have read before.
 fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    open_own(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Opens a file that only its owner, and that is us, can have read or written.
+pub(crate) fn open_own(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -111,12 +121,10 @@ fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("is not a file of your own: remove it"));
     }
     if status.mode() & 0o077 != 0 {
-        let advice = "others may read it: remove it, and a new token is made";
+        let advice = "others may read it: remove it, and a new one is made";
         return Err(io::Error::other(advice));
     }
-    let mut text = String::new();
-    file.take(MOST_BYTES).read_to_string(&mut text)?;
-    Ok(text)
+    Ok(file)
 }
 
 /// Makes a token and keeps it. It appears whole or not at all, so that of two servers that start at

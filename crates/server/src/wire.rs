@@ -15,6 +15,8 @@ pub const PROBLEM: &str = "application/problem+json";
 
 /// Where one request is run.
 pub const RUNS: &str = "/v1/runs";
+/// Where many are run.
+pub const BATCHES: &str = "/v1/batches";
 /// Numbers of all recorded runs, and of the pool.
 pub const STATS: &str = "/v1/stats";
 /// Where a candidate is graded.
@@ -25,6 +27,9 @@ pub const EVOLUTIONS: &str = "/v1/evolutions";
 pub const SANDBOXES: &str = "/v1/sandboxes";
 /// What the pool holds.
 pub const POOL: &str = "/v1/pool";
+
+/// The codes of problems, and what each means.
+pub const PROBLEMS: &str = "/v1/problems";
 
 /// The longest request: standard input of 64 MiB is the largest thing that one may hold.
 pub const MAX_BODY_BYTES: usize = 64 << 20;

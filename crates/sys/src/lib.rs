@@ -3,6 +3,7 @@
 //! rustix is used where it has the call; what stands here is what rustix lacks. Everything that is
 //! public is safe to call.
 
+pub mod activation;
 pub mod attempt;
 pub mod copies;
 pub mod enter;

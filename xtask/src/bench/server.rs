@@ -70,6 +70,14 @@ impl Server {
         self.child.id()
     }
 
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
     pub(super) fn socket(&self) -> &Path {
         &self.socket
     }

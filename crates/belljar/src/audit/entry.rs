@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -25,7 +26,7 @@ pub(crate) const MAX_STREAM_BYTES: usize = 32 << 10;
 const MAX_DETAIL_BYTES: usize = 8 << 20;
 
 /// What lists, filters and statistics look at. A start has no verdict.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +76,14 @@ pub struct Summary {
     /// The kind of error, when there is no verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl Summary {
+    /// Whether a key of this tenant asked for it: keys are recorded as `tenant`, or as `tenant/key`.
+    pub(crate) fn is_of(&self, tenant: &str) -> bool {
+        let key = self.key.as_deref().unwrap_or_default();
+        key.split_once('/').map_or(key, |(tenant, _)| tenant) == tenant
+    }
 }
 
 /// A request that was checked, as far as its record needs it.

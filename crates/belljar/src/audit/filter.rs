@@ -21,6 +21,8 @@ pub struct Filter {
     pub event: Option<EventKind>,
     /// At least this risk.
     pub risk: Option<Risk>,
+    /// Runs of this tenant's keys alone. No word of a question says it.
+    pub tenant: Option<String>,
 }
 
 const VERDICTS: [&str; 13] = [
@@ -92,7 +94,8 @@ impl Filter {
             let uid = summary.uid.map(|uid| uid.to_string());
             [&summary.user, &summary.key, &uid].into_iter().flatten().any(|one| one == user)
         };
-        self.labels.iter().all(labelled)
+        self.tenant.as_ref().is_none_or(|tenant| summary.is_of(tenant))
+            && self.labels.iter().all(labelled)
             && self.verdict.as_ref().is_none_or(|wanted| wanted == verdict)
             && self.since_us.is_none_or(|since| began_us >= since)
             && self.until_us.is_none_or(|until| began_us < until)

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,7 +16,7 @@ use crate::model::request::RunRequest;
 use crate::store::{Scan, Store, StoreError};
 
 /// Whether a run goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Running,
@@ -25,7 +26,7 @@ pub enum State {
 }
 
 /// A run in a list.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunLine {
     pub execution_id: String,
     pub state: State,
@@ -39,7 +40,7 @@ pub struct RunLine {
 }
 
 /// All that is recorded of one run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunRecord {
     pub execution_id: String,
     pub state: State,
@@ -163,6 +164,26 @@ pub fn show(store: &Store, id: &str) -> Result<Result<RunRecord, SpecError>, Sto
         ));
     }
     Ok(Ok(together(&whole, &records)))
+}
+
+/// The same for a tenant: its own runs, by their whole ids. What is another's is told as what is nobody's.
+pub fn show_of(
+    store: &Store,
+    id: &str,
+    tenant: Option<&str>,
+) -> Result<Result<RunRecord, SpecError>, StoreError> {
+    let Some(tenant) = tenant else { return show(store, id) };
+    let mut whole = id.to_ascii_uppercase();
+    if id == "last" {
+        let filter = Filter { tenant: Some(tenant.to_owned()), ..Filter::default() };
+        let newest = list(store, &filter, None, 1)?.into_iter().next();
+        whole = newest.map(|newest| newest.execution_id).unwrap_or_default();
+    }
+    let records = store.of_run(&whole)?;
+    let own = Some(together(&whole, &records)).filter(|run| run.summary.is_of(tenant));
+    Ok(own
+        .filter(|_| !records.is_empty())
+        .ok_or_else(|| SpecError::new("ID", format!("{id:?} is no run that is recorded here"))))
 }
 
 fn together(id: &str, records: &[Record]) -> RunRecord {

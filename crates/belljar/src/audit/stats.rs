@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
@@ -15,14 +16,14 @@ const MOST_NAMES: usize = 50;
 const MOST_COUNTED: usize = 10_000;
 
 /// One name and how often it came.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Count {
     pub name: String,
     pub count: u64,
 }
 
 /// Totals over all runs that match a filter.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
     pub runs: u64,
     pub running: u64,

@@ -1,5 +1,6 @@
 //! Cases as they are written down, and what is wrong with one that cannot be used.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::value::Value;
@@ -21,7 +22,7 @@ const MAX_TIMEOUT_MS: u64 = 3_600_000;
 ///     serde_json::from_str(r#"{"input_args": [2, 3], "expected_output": 5}"#).unwrap();
 /// assert_eq!(case.weight, 1.0);
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Case {
     pub name: String,
@@ -91,14 +92,14 @@ impl Default for Case {
 }
 
 /// How far a float may be off: by so much, or by such a share of the larger one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "ToleranceForm")]
 pub struct Tolerance {
     pub abs: f64,
     pub rel: f64,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum ToleranceForm {
     /// Both at once.
@@ -106,7 +107,7 @@ enum ToleranceForm {
     Pair(TolerancePair),
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TolerancePair {
     #[serde(default)]

@@ -5,6 +5,7 @@ mod traces;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::compare::cut;
@@ -21,7 +22,7 @@ const MAX_CASES: usize = 8;
 const AROUND: usize = 2;
 
 /// One entry of the table.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     language: String,
@@ -31,7 +32,7 @@ struct Entry {
     advice: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 struct Table {
     advice: Vec<Entry>,
 }

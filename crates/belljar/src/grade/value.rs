@@ -20,7 +20,8 @@ pub const MAX_DEPTH: usize = 40;
 pub const MAX_VALUES: usize = 1_000_000;
 
 /// A value of the candidate's language.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, schemars::JsonSchema)]
+#[schemars(with = "serde_json::Value")]
 pub enum Value {
     None,
     Bool(bool),

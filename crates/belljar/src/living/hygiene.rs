@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Sandboxes;
@@ -55,7 +56,7 @@ done
 "#;
 
 /// Forks, and what they were not given.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Forked {
     pub sandboxes: Vec<SandboxInfo>,
     /// Variables of the parent that look like secrets, which no fork has unless it is named.
@@ -63,7 +64,7 @@ pub struct Forked {
 }
 
 /// Whether sandboxes with common files have anything else in common.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ForkReport {
     pub ok: bool,
     /// What was compared.
@@ -71,7 +72,7 @@ pub struct ForkReport {
     pub checks: Vec<ForkCheck>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ForkCheck {
     /// `host_name`, `namespaces`, `randomness`, `identity`, `secrets`, `leases`, `memory`.
     pub name: String,

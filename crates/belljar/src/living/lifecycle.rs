@@ -37,8 +37,8 @@ impl Sandboxes {
         // So that a name nobody knows is told now, and not by the first exec.
         crate::engine::no_placeholder(&request.secrets)?;
         self.engine.secrets(&request.secrets).await?;
-        let ids = workspace_ids(&request)?;
-        let new = NewSandbox { name, request, ids, owner: self.owner.clone() };
+        let (ids, owner) = (workspace_ids(&request)?, self.owner.clone());
+        let new = NewSandbox { name, tenant: self.tenant.to_string(), request, ids, owner };
         let record = self.stored(move |store| store.create(new)).await?;
         let slot = self.slot(&record.id);
         let _turn = slot.turn.lock().await;
@@ -61,7 +61,7 @@ impl Sandboxes {
         state: Option<SandboxState>,
     ) -> Result<Vec<SandboxInfo>, Error> {
         let mut all = Vec::new();
-        for record in self.store.list() {
+        for record in self.own() {
             let labelled = |(name, value): (&str, &str)| {
                 record.request.labels.get(name).is_some_and(|found| found == value)
             };
@@ -298,7 +298,13 @@ impl Sandboxes {
             return Ok((!copied).then(|| Shared { path: path.clone(), writable }));
         }
         let Some(volume) = &workspace.volume else { return Ok(None) };
-        let path = self.volumes.join(Name::new(volume)?.as_str());
+        // A tenant's volumes are its own; no name begins with a dot.
+        let shelf = if record.tenant.is_empty() {
+            self.volumes.clone()
+        } else {
+            self.volumes.join(format!(".{}", Name::new(&record.tenant)?))
+        };
+        let path = shelf.join(Name::new(volume)?.as_str());
         let make = || -> std::io::Result<()> {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
             std::os::unix::fs::chown(&path, Some(record.uid), Some(record.gid))

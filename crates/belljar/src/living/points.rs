@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::slot::{Lines, Slot};
@@ -18,7 +19,7 @@ use crate::model::error::{Error, SpecError};
 use crate::model::sandbox::{Change, SandboxInfo, SandboxRequest, SandboxState, SnapshotInfo};
 
 /// What differs between two points.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     pub changes: Vec<Change>,
     /// There are more, which were not looked for.
@@ -26,14 +27,14 @@ pub struct Difference {
 }
 
 /// What was written to a host directory, and what was not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Committed {
     pub written: Vec<String>,
     pub removed: Vec<String>,
     pub left: Vec<Left>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {
     pub path: String,
     pub reason: String,
@@ -121,7 +122,8 @@ impl Sandboxes {
         count: u32,
         new_name: Option<String>,
     ) -> Result<Vec<SandboxInfo>, Error> {
-        let names = fork_names(name, count, new_name.as_deref(), &self.store.list())?;
+        self.find(name)?;
+        let names = fork_names(name, count, new_name.as_deref(), &self.own().collect::<Vec<_>>())?;
         let names = names.into_iter().map(Some).collect();
         let owner = self.owner.clone();
         let fork = move |store: &Store, id: &str, taking| store.fork(id, names, taking, &owner);
@@ -147,7 +149,7 @@ impl Sandboxes {
         name: Name,
     ) -> Result<SandboxInfo, Error> {
         let _turn = slot.turn.lock().await;
-        let displaced = self.store.get(name.as_str()).ok();
+        let displaced = self.store.find_of(&self.tenant, name.as_str()).ok();
         let (id, called) = (record.id.clone(), name.to_string());
         let promote = move |store: &Store| store.promote(&id, &name, Displaced::Remove);
         if let Some(other) = displaced.filter(|other| other.id != record.id) {
@@ -207,7 +209,8 @@ impl Sandboxes {
     ) -> Result<SandboxInfo, Error> {
         lifecycle::check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
-        let new = NewSandbox { name, request, ids: None, owner: self.owner.clone() };
+        let (tenant, owner) = (self.tenant.to_string(), self.owner.clone());
+        let new = NewSandbox { name, tenant, request, ids: None, owner };
         let import = move |store: &Store| {
             file.rewind().map_err(StoreError::io(Path::new("archive")))?;
             store.import(new, &mut file, ImportLimits::default())

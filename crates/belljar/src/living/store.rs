@@ -78,6 +78,8 @@ pub(crate) struct StoreConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct NewSandbox {
     pub name: Option<Name>,
+    /// Whose it is.
+    pub tenant: String,
     pub request: SandboxRequest,
     /// The host's ids of its files; chosen when left out.
     pub ids: Option<Ids>,
@@ -170,6 +172,20 @@ impl Store {
         found.cloned().ok_or_else(|| StoreError::NoSandbox(shown(name)))
     }
 
+    /// The same among the sandboxes of one tenant: what is another's is as unknown as what is nobody's. Everyone is
+    /// looked at, so that the time does not tell either.
+    pub(crate) fn find_of(&self, tenant: &str, name: &str) -> Result<Record, StoreError> {
+        let records = self.records();
+        let mut found = None;
+        for record in records.values().filter(|record| record.tenant == tenant) {
+            let is_named = record.name.as_str() == name;
+            if is_named || (record.id == name && found.is_none()) {
+                found = Some(record);
+            }
+        }
+        found.cloned().ok_or_else(|| StoreError::NoSandbox(shown(name)))
+    }
+
     /// Where a sandbox's own things are: its record, socket and logs.
     pub(crate) fn directory(&self, id: &str) -> PathBuf {
         self.sandboxes.join(id)
@@ -200,20 +216,21 @@ impl Store {
 
     /// A record that nothing on the disk knows yet, under a name that is now ours.
     fn draft(&self, new: NewSandbox) -> Result<(Record, Claim), StoreError> {
-        let NewSandbox { name, request, ids, owner } = new;
+        let NewSandbox { name, tenant, request, ids, owner } = new;
         let limits = request.limits.resolve()?;
         let id = new_id()?;
         let name = match name {
             Some(name) => name,
             None => Name::new(&format!("sandbox-{}", id[id.len() - 6..].to_ascii_lowercase()))?,
         };
-        let claim = self.claim(&name, &owner, limits.disk_bytes)?;
+        let claim = self.claim(&tenant, &name, &owner, limits.disk_bytes)?;
         let ids = ids.unwrap_or_else(|| self.free_ids(&id));
         let created_ms = now_ms();
         let record = Record {
             format: record::FORMAT,
             id,
             name,
+            tenant,
             state: SandboxState::Created,
             created_ms,
             expires_ms: request.ttl_ms.map(|ttl| created_ms.saturating_add(ttl)),
@@ -336,6 +353,11 @@ impl Store {
         let uid = candidates.into_iter().find(|uid| !used.contains(uid)).unwrap_or(FIRST_UID);
         Ids { uid, gid: uid }
     }
+}
+
+/// A name that is being given, among what is held.
+fn held_name(tenant: &str, name: &Name) -> String {
+    format!("name {tenant}/{name}")
 }
 
 /// The low 24 bits.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::wording;
@@ -14,7 +15,7 @@ use super::wording;
 const MAX_REASONS: usize = 16;
 
 /// Something that was tried and refused, or a limit that was met.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     pub kind: EventKind,
     pub severity: Severity,
@@ -42,7 +43,7 @@ impl Event {
 }
 
 /// One process of the sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
     /// As the program itself sees it.
     pub pid: u32,
@@ -52,7 +53,9 @@ pub struct Process {
     pub parent: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     /// A system call that the level, or the request, refuses.
@@ -91,7 +94,9 @@ impl EventKind {
 }
 
 /// How grave one event is by itself, or a finding in code if it means what it looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// What innocent software does: a runtime that asks what the kernel has.
@@ -127,7 +132,18 @@ impl fmt::Display for Severity {
 
 /// What a whole run weighs.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Risk {
@@ -139,7 +155,7 @@ pub enum Risk {
 }
 
 /// A risk with its reasons, the gravest first. Low needs none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Weighed {
     pub risk: Risk,
     pub reasons: Vec<String>,

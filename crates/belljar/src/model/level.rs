@@ -4,11 +4,23 @@ use std::fmt;
 use std::str::FromStr;
 
 use belljar_jail::layer::Layer;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How strongly a run is confined.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Level {

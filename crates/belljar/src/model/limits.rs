@@ -1,11 +1,12 @@
 //! Limits: as asked for, as resolved, and as used.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::SpecError;
 
 /// What a caller may ask for; a field that is left out takes its default.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsRequest {
     pub wall_ms: Option<u64>,
@@ -22,7 +23,7 @@ pub struct LimitsRequest {
 }
 
 /// Every limit of a run. All are finite: a limit that can be left out is a limit that will be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Real time from release to end.
@@ -122,7 +123,7 @@ impl Range {
 }
 
 /// A limit and what the run used of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Used {
     /// Absent where the level does not enforce it.
     pub limit: Option<u64>,

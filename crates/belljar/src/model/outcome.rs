@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, Risk};
@@ -12,7 +13,7 @@ use super::recording::Recording;
 use super::screening::Screening;
 
 /// Everything that is known about one run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     pub execution_id: String,
     pub verdict: Verdict,
@@ -55,7 +56,7 @@ pub struct Outcome {
 }
 
 /// How a run came by its sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
     Cold,
@@ -70,7 +71,7 @@ impl Outcome {
 }
 
 /// How the program ended. Decided by evidence, never by what an exit code looks like.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Verdict {
     Exited { code: i32 },
@@ -102,7 +103,7 @@ impl Verdict {
 }
 
 /// Which bound on files was met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskLimit {
     DiskBytes,
@@ -110,7 +111,7 @@ pub enum DiskLimit {
     FileBytes,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
     Stdout,
@@ -118,7 +119,7 @@ pub enum Stream {
 }
 
 /// Who is to blame for a run that did not end well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultDomain {
     /// The program did what it did; this is also the domain of success.
@@ -132,7 +133,7 @@ pub enum FaultDomain {
 }
 
 /// One fact and where it was read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     pub source: String,
     pub found: String,

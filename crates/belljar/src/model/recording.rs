@@ -2,10 +2,11 @@
 //! timeline. It is what was seen when each call began; what a call finds in memory a moment later may
 //! differ, so a recording is for understanding, never for deciding.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A run's timeline.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Recording {
     /// In the order in which each was first seen. The same again by the same thread is counted.
     pub entries: Vec<Entry>,
@@ -14,7 +15,7 @@ pub struct Recording {
 }
 
 /// One thing that was done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
     /// When it was first seen: RFC 3339, UTC, with milliseconds.
     pub time: String,
@@ -31,7 +32,9 @@ pub struct Entry {
     pub bytes: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
     Exec,

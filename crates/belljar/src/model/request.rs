@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::level::Level;
@@ -20,7 +21,7 @@ use super::secret::SecretRequest;
 /// let request = RunRequest::code("python", "print(1 + 1)");
 /// assert_eq!(request.level, belljar::Level::Standard);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunRequest {
     /// The source text. Exactly one of `code`, `entry` and `command` is given.
@@ -65,7 +66,7 @@ pub struct RunRequest {
 }
 
 /// How a run may come by its sandbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StartRequest {
     /// One that was made ahead if there is one, a new one otherwise.
@@ -78,10 +79,11 @@ pub enum StartRequest {
 }
 
 /// Bytes: on the wire a string, or `{"base64": "…"}` for what is not text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "DataForm")]
 pub struct Data(pub Vec<u8>);
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum DataForm {
     Text(String),
@@ -116,7 +118,7 @@ impl<T: Into<Vec<u8>>> From<T> for Data {
 }
 
 /// A host directory shown at /workspace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Workspace {
     pub path: PathBuf,

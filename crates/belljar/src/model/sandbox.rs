@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::event::Event;
@@ -15,7 +16,7 @@ use super::request::Data;
 use super::secret::SecretRequest;
 
 /// A sandbox to be made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxRequest {
     /// Lower-case letters, digits and `-`, 1 to 63 of them, a letter or digit first. One is made up when left out.
@@ -46,7 +47,7 @@ pub struct SandboxRequest {
 }
 
 /// On whose account a sandbox is: who made it, as the server knows them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Owner(String);
 
 impl Owner {
@@ -75,7 +76,7 @@ impl fmt::Display for Owner {
 }
 
 /// What is at /workspace in place of the sandbox's own directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxWorkspace {
     /// A host directory; or `volume`.
@@ -88,7 +89,7 @@ pub struct SandboxWorkspace {
     pub mode: WorkspaceMode,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkspaceMode {
     #[default]
@@ -98,7 +99,7 @@ pub enum WorkspaceMode {
     CopyOnWrite,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxState {
     /// Files and a record; nothing runs yet.
@@ -111,7 +112,7 @@ pub enum SandboxState {
 }
 
 /// What is known of a sandbox.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxInfo {
     pub id: String,
     pub name: String,
@@ -134,7 +135,7 @@ pub struct SandboxInfo {
 }
 
 /// Resource use now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxUsage {
     pub memory_bytes: Option<u64>,
     pub processes: Option<u64>,
@@ -145,7 +146,7 @@ pub struct SandboxUsage {
 }
 
 /// A program to run in a sandbox.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecRequest {
     /// A program and its arguments, without a shell.
@@ -165,7 +166,7 @@ pub struct ExecRequest {
 }
 
 /// One program in a sandbox that is made for it and torn down after it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneShotRequest {
     /// Python code, or a script for bash.
@@ -186,14 +187,14 @@ impl OneShotRequest {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TerminalSize {
     pub rows: u16,
     pub columns: u16,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecState {
     Running,
@@ -203,7 +204,7 @@ pub enum ExecState {
 }
 
 /// One exec: while it runs, and after.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecInfo {
     pub id: String,
     pub sandbox: String,
@@ -219,7 +220,7 @@ pub struct ExecInfo {
 }
 
 /// How an exec ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecEnd {
     pub verdict: Verdict,
     pub exit_code: Option<i32>,
@@ -231,7 +232,7 @@ pub struct ExecEnd {
 }
 
 /// Something of an exec, in the order in which it happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ExecEvent {
     Started {
@@ -252,7 +253,7 @@ pub enum ExecEvent {
 }
 
 /// A point to come back to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SnapshotInfo {
     pub tag: String,
     pub created_at: String,
@@ -266,7 +267,7 @@ pub struct SnapshotInfo {
 }
 
 /// One difference between two points.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
     pub path: String,
     pub kind: ChangeKind,
@@ -276,7 +277,9 @@ pub struct Change {
     pub bytes_after: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     Added,
@@ -287,7 +290,7 @@ pub enum ChangeKind {
 }
 
 /// A file of a sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileInfo {
     pub name: String,
     pub path: String,
@@ -303,7 +306,7 @@ pub struct FileInfo {
     pub target: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
     File,
@@ -313,7 +316,7 @@ pub enum FileKind {
 }
 
 /// Code for a context, which keeps its variables between calls.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CodeRequest {
     pub code: String,
@@ -326,7 +329,7 @@ pub struct CodeRequest {
 }
 
 /// What a piece of code came to.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeResult {
     pub context: String,
     pub ok: bool,
@@ -351,7 +354,7 @@ pub struct CodeResult {
 }
 
 /// Something of a piece of code while it runs, in the order in which it happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CodeEvent {
     /// It is this context's turn for it.
@@ -369,7 +372,7 @@ pub enum CodeEvent {
 }
 
 /// One value in every form that it has: MIME type to contents (base64 for images).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RichResult {
     /// It is the value of the last expression, not something displayed on the way.
     pub main: bool,
@@ -379,7 +382,7 @@ pub struct RichResult {
     pub dropped: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeError {
     pub name: String,
     pub value: String,
@@ -388,7 +391,7 @@ pub struct CodeError {
 }
 
 /// A context of a sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextInfo {
     pub id: String,
     pub language: String,

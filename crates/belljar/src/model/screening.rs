@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::event::Severity;
@@ -12,7 +13,18 @@ pub(crate) const NOTE: &str =
 
 /// What is done with the findings.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ScreenMode {
@@ -39,7 +51,7 @@ impl FromStr for ScreenMode {
 }
 
 /// One place in the code that a rule speaks of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     pub rule: String,
     pub severity: Severity,
@@ -61,7 +73,7 @@ pub struct Finding {
 }
 
 /// Where the language itself says that the code cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SyntaxFault {
     pub language: String,
     pub source: String,
@@ -72,7 +84,7 @@ pub struct SyntaxFault {
 }
 
 /// All that one screening says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Screening {
     /// Gravest first, then by place.
     pub findings: Vec<Finding>,

@@ -1,9 +1,11 @@
 //! Secrets in a request: by name. Where the values come from is the host's affair.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::SpecError;
@@ -42,7 +44,7 @@ pub struct SecretRequest {
 }
 
 /// What the program gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SecretMode {
     /// The value, in a variable; it is hidden in all that the program says.
@@ -54,7 +56,7 @@ pub enum SecretMode {
 }
 
 /// A part of a request in which a placeholder is replaced only when asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SecretPlace {
     Query,
@@ -204,8 +206,9 @@ impl FromStr for SecretRequest {
 }
 
 /// The object, field by field.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "SecretFields")]
 struct Fields {
     name: String,
     #[serde(default)]
@@ -216,6 +219,16 @@ struct Fields {
     hosts: Vec<String>,
     #[serde(default)]
     replace: Vec<SecretPlace>,
+}
+
+impl JsonSchema for SecretRequest {
+    fn schema_name() -> Cow<'static, str> {
+        "SecretRequest".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "string" }, generator.subschema_for::<Fields>()] })
+    }
 }
 
 impl<'de> Deserialize<'de> for SecretRequest {

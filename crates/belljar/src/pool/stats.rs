@@ -1,13 +1,14 @@
 //! What the pool tells of itself.
 
 use belljar_jail::plan::Hold;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Brood, Shelf};
 use crate::model::level::Level;
 
 /// What the pool holds and has done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolStats {
     pub waiting: usize,
     pub making: usize,
@@ -26,10 +27,11 @@ pub struct PoolStats {
 }
 
 /// Sandboxes of one kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShelfStats {
     pub language: String,
     pub level: Level,
+    #[schemars(with = "String")]
     pub hold: Hold,
     pub waiting: usize,
     pub making: usize,
@@ -56,7 +58,7 @@ impl ShelfStats {
 }
 
 /// The zygote of a language.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ZygoteStats {
     pub language: String,
     pub process_id: Option<u32>,

@@ -105,14 +105,14 @@ impl Own {
     }
 
     /// As `belljar serve` would be, without TCP.
-    fn server(&self) -> io::Result<crate::args::Serve> {
+    fn server(&self) -> io::Result<crate::args::serve::Serve> {
         let mut words = vec!["belljar".into(), "serve".into(), "--listen".into(), "none".into()];
         words.extend(["--socket".into(), self.path.clone().into_os_string()]);
         if let Some(state) = &self.state {
             words.extend(["--state".into(), state.clone().into_os_string()]);
         }
         match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
-            Ok(Command::Serve(serve)) => Ok(serve),
+            Ok(Command::Serve(serve)) => Ok(*serve),
             Ok(_) => Err(io::Error::other("serve is no command")),
             Err(error) => Err(io::Error::other(error)),
         }

@@ -4,12 +4,12 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use belljar::living::SandboxLimits;
-use belljar::{Config, PoolConfig};
+use belljar::{Config, Error, PoolConfig};
 use belljar_evolve::ProposerSpec;
-use belljar_server::{LimitOptions, Listening, Options};
+use belljar_server::{AdmissionOptions, Collector, LimitOptions, Listening, Options};
 
 use super::audit::Recorder;
-use crate::args::Serve;
+use crate::args::serve::Serve;
 use crate::render;
 
 /// Runs at once where nobody says how many: programs wait as often as they compute, and the limits of a
@@ -28,42 +28,21 @@ pub(crate) fn runtime() -> tokio::runtime::Builder {
 }
 
 pub(crate) async fn serve(args: Serve) -> u8 {
+    if args.print_openapi {
+        return render::json(&belljar_server::openapi());
+    }
     serve_and_tell(args, say).await
 }
 
 /// The same for a command that is a server beside its own work.
 pub(crate) async fn serve_and_tell(args: Serve, tell: impl FnOnce(&Listening)) -> u8 {
-    let runs = (cores() * RUNS_FOR_EACH_CORE).max(LEAST_RUNS);
-    let proposers = args.proposers.as_deref().map(ProposerSpec::load_named).transpose();
-    let proposers = match proposers {
-        Ok(found) => found.unwrap_or_default(),
-        Err(error) => return render::trouble(&error.to_string(), render::BAD_REQUEST),
+    let options = match options(&args) {
+        Ok(options) => options,
+        Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
     };
     let audit = match super::audit::config(&args.audit, Recorder::Server) {
         Ok(audit) => audit,
         Err(error) => return render::trouble(&error.to_string(), render::error_code(&error)),
-    };
-    let options = Options {
-        listen: args.listen.0,
-        listen_anywhere: args.listen_anywhere,
-        socket: args.socket,
-        state: args.audit.state,
-        max_runs: args.max_runs.or(NonZeroUsize::new(runs)).unwrap_or(NonZeroUsize::MIN),
-        max_queue: args.max_queue,
-        drain: args.drain,
-        proposers,
-        limits: LimitOptions {
-            keys: args.rate.0,
-            local: args.rate_local.0,
-            labels: args.rate_label,
-            cpu: args.cpu_budget,
-        },
-        sandboxes: SandboxLimits {
-            sandboxes: args.sandboxes,
-            disk_bytes: args.sandbox_disk,
-            owner_sandboxes: args.owner_sandboxes,
-            owner_disk_bytes: args.owner_disk,
-        },
     };
     let plain = PoolConfig::default();
     let pool = PoolConfig {
@@ -86,6 +65,53 @@ pub(crate) async fn serve_and_tell(args: Serve, tell: impl FnOnce(&Listening)) -
         Ok(()) => 0,
         Err(error) => render::trouble(&error.to_string(), render::error_code(&error)),
     }
+}
+
+fn options(args: &Serve) -> Result<Options, Error> {
+    let runs = (cores() * RUNS_FOR_EACH_CORE).max(LEAST_RUNS);
+    let proposers = args.proposers.as_deref().map(ProposerSpec::load_named).transpose()?;
+    let collector = args.otlp.clone().or_else(collector_of_environment);
+    Ok(Options {
+        listen: args.listen.0,
+        listen_anywhere: args.listen_anywhere,
+        socket: args.socket.clone(),
+        state: args.audit.state.clone(),
+        max_runs: args.max_runs.or(NonZeroUsize::new(runs)).unwrap_or(NonZeroUsize::MIN),
+        max_queue: args.max_queue,
+        drain: args.drain,
+        proposers: proposers.unwrap_or_default(),
+        limits: LimitOptions {
+            keys: args.rate.0,
+            local: args.rate_local.0,
+            labels: args.rate_label.clone(),
+            cpu: args.cpu_budget.clone(),
+        },
+        policy: args.policy.clone(),
+        sandboxes: SandboxLimits {
+            sandboxes: args.sandboxes,
+            disk_bytes: args.sandbox_disk,
+            owner_sandboxes: args.owner_sandboxes,
+            owner_disk_bytes: args.owner_disk,
+        },
+        admission: AdmissionOptions {
+            least_memory_bytes: args.shed_memory,
+            memory_pressure: args.shed_memory_pressure,
+            io_pressure: args.shed_io_pressure,
+            cpu_pressure: args.shed_cpu_pressure,
+            ..AdmissionOptions::default()
+        },
+        max_connections: usize::try_from(args.max_connections).unwrap_or(usize::MAX),
+        log_level: args.log_level,
+        log_form: args.log,
+        collector: collector.as_deref().map(Collector::parse).transpose()?,
+        inherited: belljar_sys::activation::listen_fds(),
+    })
+}
+
+/// As OpenTelemetry's own programs read it.
+fn collector_of_environment() -> Option<String> {
+    let names = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+    names.into_iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
 /// Each sandbox that waits takes four descriptors; the soft limit is for programs that use select.

@@ -1,13 +1,14 @@
 //! Recordings: one answer a line.
 
 use belljar::SpecError;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// More answers than any evolution has.
 const MAX_ANSWERS: usize = 1_000_000;
 
 /// A line of a recording.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Recorded {
     pub answer: String,
 }

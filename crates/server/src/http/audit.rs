@@ -5,49 +5,89 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use belljar::audit::{self, Filter, RunRecord, Stats};
+use belljar::audit::{self, Filter, RunLine, RunRecord, Stats};
 use belljar::explain::Explanation;
 use belljar::report::{self, Report};
 use belljar::store::{Store, StoreError};
 use belljar::{PoolStats, SpecError};
-use hyper::StatusCode;
 use hyper::header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::http::Server;
+use crate::api::{Access, Api, look};
 use crate::http::format::Format;
+use crate::http::page::{self, Part};
+use crate::http::{Server, Who};
+use crate::principal::Principal;
 use crate::problem::Problem;
+use crate::scope::Scope;
 use crate::wire;
 
-/// Runs in one answer, unless `limit` says fewer.
-const MOST_RUNS: usize = 1000;
-const USUAL_RUNS: usize = 100;
+/// What a question may hold; the words of `belljar audit list`.
+#[derive(JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its shape is used")]
+struct Words {
+    label: Option<String>,
+    verdict: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+    user: Option<String>,
+    event: Option<String>,
+    risk: Option<String>,
+    limit: Option<u64>,
+    cursor: Option<String>,
+    /// Only runs whose `seq` is below; a cursor says the same.
+    before: Option<u64>,
+}
+
+pub(super) fn enter(api: &mut Api) {
+    let read = Access::Scope(Scope::AuditRead);
+    let at = |rest: &str| format!("{}/{{id}}{rest}", wire::RUNS);
+    let one = look("run_record", read, "All that is recorded of a run");
+    api.get(&at(""), run, one.gives::<RunRecord>(200));
+    let all = look("run_events", read, "What a run was refused");
+    api.get(&at("/events"), events, all.gives::<Vec<belljar::Event>>(200));
+    let one = look("run_explanation", read, "What was refused, in plain words, and what to do");
+    api.get(&at("/explanation"), explanation, one.gives::<Explanation>(200));
+    let one = look("run_report", read, "A security report; a page for whoever accepts HTML");
+    api.get(&at("/report"), report, one.gives::<Report>(200).gives_as(200, "text/html"));
+    let numbers = look("stats", read, "Numbers of all recorded runs");
+    api.get(wire::STATS, stats, numbers.asks::<Words>().gives::<AllStats>(200));
+    let all =
+        look("audit", read, "Recorded runs, the newest first; as lines the records themselves");
+    let all = all.asks::<Words>().gives::<Runs>(200).gives_as(200, wire::NDJSON);
+    api.get("/v1/audit", trail, all);
+}
 
 /// `GET /v1/runs/{id}`: all that is recorded of a run.
-pub(crate) async fn run(
+async fn run(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    Ok(axum::Json(find(&server, id).await?).into_response())
+    Ok(axum::Json(find(&server, &principal, id).await?).into_response())
 }
 
 /// `GET /v1/runs/{id}/events`.
-pub(crate) async fn events(
+async fn events(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    Ok(axum::Json(report::events_of(&find(&server, id).await?)).into_response())
+    Ok(axum::Json(report::events_of(&find(&server, &principal, id).await?)).into_response())
 }
 
 /// `GET /v1/runs/{id}/report`: JSON, or a page for whoever accepts HTML.
-pub(crate) async fn report(
+async fn report(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let wants_page = accept.is_some_and(|value| value.contains("text/html"));
-    let report = Report::of(&find(&server, id).await?);
+    let report = Report::of(&find(&server, &principal, id).await?);
     if !wants_page {
         return Ok(axum::Json(report).into_response());
     }
@@ -62,15 +102,16 @@ pub(crate) async fn report(
 }
 
 /// `GET /v1/runs/{id}/explanation`: the same as `belljar explain`.
-pub(crate) async fn explanation(
+async fn explanation(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    Ok(axum::Json(Explanation::of(&find(&server, id).await?)).into_response())
+    Ok(axum::Json(Explanation::of(&find(&server, &principal, id).await?)).into_response())
 }
 
 /// What `GET /v1/stats` tells.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct AllStats {
     /// Of the runs that were recorded; nothing when none are.
     runs: Option<Stats>,
@@ -79,12 +120,14 @@ struct AllStats {
 }
 
 /// `GET /v1/stats`, with the filters of `belljar audit list`.
-pub(crate) async fn stats(
+async fn stats(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     request: Request,
 ) -> Result<Response, Problem> {
-    let query = Query::of(&request)?;
-    let pool = server.engine.pool_stats();
+    let query = Query::of(&request, &principal)?;
+    // The pool serves all, and says what others do.
+    let pool = server.engine.pool_stats().filter(|_| principal.only().is_none());
     let runs = match &server.audit {
         None => None,
         Some(_) => Some(read(&server, move |store| audit::statistics(store, &query.filter)).await?),
@@ -94,17 +137,31 @@ pub(crate) async fn stats(
 
 /// `GET /v1/audit`: runs that match, the newest first; as lines, the records themselves, as
 /// `belljar audit export` writes them.
-pub(crate) async fn trail(
+async fn trail(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     request: Request,
 ) -> Result<Response, Problem> {
-    let query = Query::of(&request)?;
+    let query = Query::of(&request, &principal)?;
     if Format::of(request.headers()) == Format::Lines {
         return export(&server, query).await;
     }
-    let list = move |store: &Store| audit::list(store, &query.filter, query.before, query.limit);
-    let runs = read(&server, list).await?;
-    Ok(axum::Json(serde_json::json!({ "runs": runs })).into_response())
+    let limit = query.limit;
+    let list =
+        move |store: &Store| audit::list(store, &query.filter, query.before, query.limit + 1);
+    let mut runs = read(&server, list).await?;
+    let more = runs.len() > limit;
+    runs.truncate(limit);
+    let next_cursor = runs.last().filter(|_| more).map(|last| page::write(&last.seq.to_string()));
+    Ok(axum::Json(Runs { runs, next_cursor }).into_response())
+}
+
+/// What `GET /v1/audit` tells.
+#[derive(Serialize, JsonSchema)]
+struct Runs {
+    runs: Vec<RunLine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 /// Records that one answer may hold; a longer trail is asked for in parts, or exported beside the server.
@@ -120,7 +177,7 @@ async fn export(server: &Arc<Server>, query: Query) -> Result<Response, Problem>
             "the trail has more than {MAX_EXPORT_BYTES} bytes: ask for a part with since and \
              until, or use belljar audit export"
         );
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+        Problem::coded("too_large", detail)
     })?;
     let mut response = bytes.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(wire::NDJSON));
@@ -152,23 +209,26 @@ struct Query {
 }
 
 impl Query {
-    fn of(request: &Request) -> Result<Self, Problem> {
+    fn of(request: &Request, principal: &Principal) -> Result<Self, Problem> {
         let text = request.uri().query().unwrap_or_default();
         let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).collect();
-        let (mut limit, mut before, mut words) = (USUAL_RUNS, None, Vec::new());
+        let (mut limit, mut cursor, mut before, mut words) = (None, None, None, Vec::new());
         for (name, value) in &pairs {
             match &**name {
-                "limit" => limit = number(name, value)?,
+                "limit" => limit = Some(number(name, value)?),
+                "cursor" => cursor = Some(&**value),
                 "before" => before = Some(number(name, value)?),
                 name => words.push((name, &**value)),
             }
         }
-        if limit > MOST_RUNS {
-            let reason = format!("is {limit}, more than {MOST_RUNS}: ask on with before");
-            return Err(Problem::field("limit", &reason));
+        let part = Part::new(limit, cursor)?;
+        if let Some(after) = &part.after {
+            let wrong = |_| Problem::field("cursor", "is none of ours: begin without one");
+            before = Some(after.parse().map_err(wrong)?);
         }
-        let filter = Filter::parse(words, audit::now_us()).map_err(wrong)?;
-        Ok(Self { filter, limit, before })
+        let mut filter = Filter::parse(words, audit::now_us()).map_err(wrong)?;
+        filter.tenant = principal.only();
+        Ok(Self { filter, limit: part.limit, before })
     }
 }
 
@@ -180,15 +240,15 @@ fn wrong(error: SpecError) -> Problem {
     Problem::field(&error.field, &error.reason)
 }
 
-async fn find(server: &Arc<Server>, id: String) -> Result<RunRecord, Problem> {
-    let found = read(server, move |store| audit::show(store, &id)).await?;
-    found.map_err(|error| {
-        Problem::new(
-            StatusCode::NOT_FOUND,
-            "not_found",
-            format!("{} {}", error.field, error.reason),
-        )
-    })
+/// A run. What is another tenant's is as unknown as what is nobody's.
+async fn find(
+    server: &Arc<Server>,
+    principal: &Principal,
+    id: String,
+) -> Result<RunRecord, Problem> {
+    let only = principal.only();
+    let found = read(server, move |store| audit::show_of(store, &id, only.as_deref())).await?;
+    found.map_err(|error| Problem::not_found(format!("{} {}", error.field, error.reason)))
 }
 
 /// Reads the trail where it may take its time.
@@ -198,13 +258,13 @@ async fn read<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let Some(directory): Option<PathBuf> = server.audit.clone() else {
         let detail = "nothing is recorded here: the server was started with --no-audit";
-        return Err(Problem::new(StatusCode::NOT_FOUND, "not_found", detail));
+        return Err(Problem::not_found(detail));
     };
     let done =
         tokio::task::spawn_blocking(move || Store::read(&directory).and_then(|store| act(&store)));
     let broken = |what: String| {
         let detail = format!("cannot read the audit trail: {what}");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "audit", detail)
+        Problem::coded("audit", detail)
     };
     match done.await {
         Ok(Ok(value)) => Ok(value),

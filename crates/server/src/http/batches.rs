@@ -1,5 +1,6 @@
 //! `POST /v1/batches`: many requests under one budget, answered in the order of the input.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,22 +8,31 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use belljar::{Budget, Error, Outcome, RunRequest};
-use bytes::{BufMut, BytesMut};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::api::{Access, Api, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::runs::{caller, refuse_host_paths};
-use crate::http::{Server, body};
+use crate::http::runs::refuse_host_paths;
+use crate::http::{Server, Who, body};
 use crate::limits::Admitted;
 use crate::problem::Problem;
+use crate::scope::Scope;
+use crate::wire;
+
+pub(super) fn enter(api: &mut Api) {
+    let all = start("batch", Access::Scope(Scope::Runs), "Run many programs under one budget");
+    let all = all.takes::<BatchRequest>().gives::<Vec<serde_json::Value>>(200).streams();
+    api.post(wire::BATCHES, run, all);
+}
 
 /// More requests than this are several batches.
 const MAX_REQUESTS: usize = 10_000;
 
 /// Many requests, and what they may use together.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct BatchRequest {
     requests: Vec<RunRequest>,
@@ -45,16 +55,21 @@ enum Answer<'a> {
 
 pub(crate) async fn run(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     request: Request,
 ) -> Result<Response, Problem> {
     let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
-    let (format, caller) = (Format::of(request.headers()), caller(&request));
-    let batch: BatchRequest = body::json(request).await?;
+    let (format, caller) = (Format::of(request.headers()), principal.caller.clone());
+    let mut batch: BatchRequest = body::json(request).await?;
     let budget = budget(&batch, server.queue.running())?;
-    for (index, asked) in batch.requests.iter().enumerate() {
-        refuse_host_paths(asked, &format!("requests[{index}]."))?;
+    for (index, asked) in batch.requests.iter_mut().enumerate() {
+        let above = format!("requests[{index}].");
+        refuse_host_paths(asked, &above)?;
+        server.policy.of(&principal, &asked.labels).check_run(asked, &above)?;
     }
-    let mut admitted = server.limits.admit(&caller, &batch.requests)?;
+    let applied = server.policy.of(&principal, &BTreeMap::new());
+    let running = server.policy.enter(&applied, budget.parallel.get().min(batch.requests.len()))?;
+    let mut admitted = server.limits.admit(&caller, &batch.requests, &applied)?;
     let left = admitted.left();
     let (sender, requests) = mpsc::channel(batch.requests.len().max(1));
     for asked in batch.requests {
@@ -65,18 +80,23 @@ pub(crate) async fn run(
     let outbox = Outbox::default();
     let told = outbox.clone();
     let work = Box::pin(async move {
-        begin(format, &mut told.write());
+        if format == Format::Json {
+            told.put(b"[");
+        }
         let tell = |index, result: Result<Outcome, Error>| {
             admitted.settle(index, &result);
-            tell(format, &mut told.write(), index, &result);
+            tell(format, &told, index, &result);
         };
         tokio::select! {
             biased;
-            () = server.stop.cancelled() => cut_short(format, &mut told.write()),
+            () = server.stop.cancelled() => cut_short(format, &told),
             () = server.engine.run_batch_in(place, caller, requests, budget, tell) => {
-                end(format, &mut told.write());
+                if format == Format::Json {
+                    told.put(b"]\n");
+                }
             }
         }
+        drop(running);
     });
     let mut response = lines::answer(format, outbox, work);
     Admitted::mark(left.as_ref(), &mut response);
@@ -101,39 +121,19 @@ fn budget(batch: &BatchRequest, running: usize) -> Result<Budget, Problem> {
     Ok(budget)
 }
 
-fn begin(format: Format, to: &mut BytesMut) {
-    if format == Format::Json {
-        to.put_u8(b'[');
-    }
-}
-
-fn tell(format: Format, to: &mut BytesMut, index: usize, result: &Result<Outcome, Error>) {
-    match format {
-        Format::Json if index > 0 => to.extend_from_slice(b",\n"),
-        Format::Json | Format::Lines => {}
-        Format::Events => to.extend_from_slice(b"data: "),
+fn tell(format: Format, to: &Outbox, index: usize, result: &Result<Outcome, Error>) {
+    if format == Format::Json && index > 0 {
+        to.put(b",");
     }
     let answer = match result {
         Ok(outcome) => Answer::Outcome(outcome),
         Err(error) => Answer::Error { error: Problem::from(error) },
     };
-    // Writing to memory does not fail, and JSON can say all that an answer holds.
-    serde_json::to_writer(to.writer(), &answer).ok();
-    match format {
-        Format::Json => {}
-        Format::Lines => to.put_u8(b'\n'),
-        Format::Events => to.extend_from_slice(b"\n\n"),
-    }
-}
-
-fn end(format: Format, to: &mut BytesMut) {
-    if format == Format::Json {
-        to.extend_from_slice(b"]\n");
-    }
+    to.tell(format, "result", &answer);
 }
 
 /// The server is stopped: a line says so where lines are, and a document stays without its end.
-fn cut_short(format: Format, to: &mut BytesMut) {
+fn cut_short(format: Format, to: &Outbox) {
     if format != Format::Json {
         tell(format, to, 0, &Err(Error::Cancelled));
     }

@@ -6,7 +6,6 @@ use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::StatusCode;
 use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
@@ -36,7 +35,7 @@ pub(crate) async fn json_or<T: DeserializeOwned>(
     if bytes.is_empty() { Ok(empty()) } else { parse(&bytes) }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
@@ -60,12 +59,17 @@ pub(crate) async fn bytes(request: Request) -> Result<Bytes, Problem> {
     read(request.into_body()).await
 }
 
+/// The same of a body that stands alone.
+pub(crate) async fn whole(body: Body) -> Result<Bytes, Problem> {
+    read(body).await
+}
+
 /// The next piece of a body of any length: it must come within the time that a whole short one has. Nothing at the end.
 pub(crate) async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Problem> {
     loop {
         let Ok(frame) = tokio::time::timeout(BODY_LIMIT, body.frame()).await else {
             let detail = format!("nothing more came for {} s", BODY_LIMIT.as_secs());
-            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", detail));
+            return Err(Problem::coded("timeout", detail));
         };
         match frame {
             None => return Ok(None),
@@ -84,7 +88,7 @@ pub(crate) async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Problem
 async fn read(body: Body) -> Result<Bytes, Problem> {
     let too_large = || {
         let detail = format!("the body has more than {MAX_BODY_BYTES} bytes");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+        Problem::coded("too_large", detail)
     };
     let announced = hyper::body::Body::size_hint(&body).lower();
     if announced > MAX_BODY_BYTES as u64 {
@@ -97,7 +101,7 @@ async fn read(body: Body) -> Result<Bytes, Problem> {
         Ok(Err(error)) => Err(Problem::field("body", &format!("could not be read: {error}"))),
         Err(_) => {
             let detail = format!("the body did not come within {} s", BODY_LIMIT.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", detail))
+            Err(Problem::coded("timeout", detail))
         }
     }
 }

@@ -10,17 +10,37 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::Error;
 use belljar_evolve::{Evolution, Line, ProposerSpec, Record, Summary, Task, TaskFile};
-use bytes::{BufMut, BytesMut};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
+use crate::api::{Access, Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Server, body};
+use crate::http::{Server, Who, body};
+use crate::principal::{Principal, Tenant};
 use crate::problem::Problem;
+use crate::scope::Scope;
 use crate::wire;
+
+pub(super) fn enter(api: &mut Api) {
+    let runs = Access::Scope(Scope::Runs);
+    let one = start("evolve", runs, "Begin an evolution; it goes on whether anybody listens");
+    api.post(
+        wire::EVOLUTIONS,
+        begin,
+        one.takes::<TaskFile>().gives::<Summary>(202).refuses(&[409]),
+    );
+    let one = look("evolution", runs, "An evolution in short");
+    api.get(&format!("{}/{{id}}", wire::EVOLUTIONS), show, one.gives::<Summary>(200));
+    let lines = look(
+        "evolution_events",
+        runs,
+        "Its lines from the first on, and further ones as they come",
+    );
+    api.get(&format!("{}/{{id}}/events", wire::EVOLUTIONS), events, lines.streams());
+}
 
 /// Evolutions that go on at once.
 const MAX_RUNNING: usize = 4;
@@ -49,10 +69,18 @@ impl Evolutions {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where the evolutions of a tenant are: nobody else's are found there.
+    fn root_of(&self, principal: &Principal) -> PathBuf {
+        match &principal.tenant {
+            Tenant::Owner => self.root.clone(),
+            Tenant::Named(name) => self.root.join(".tenants").join(&**name),
+        }
+    }
+
     fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
         Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
             let detail = format!("{MAX_RUNNING} evolutions go on, which is all that may");
-            Problem::new(StatusCode::TOO_MANY_REQUESTS, "busy", detail)
+            Problem::coded("busy", detail)
         })
     }
 
@@ -86,18 +114,26 @@ impl Evolutions {
 }
 
 /// Begins one. The answer comes at once.
-pub(crate) async fn begin(
+async fn begin(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     request: Request,
 ) -> Result<Response, Problem> {
     // Before the body is read, so that a full server holds no more bodies than it has room.
     let room = server.evolutions.enter()?;
     let mut file: TaskFile = body::json(request).await?;
     file.proposer = server.evolutions.proposer(file.proposer)?;
+    let applied = server.policy.of(&principal, &BTreeMap::new());
+    applied.check_parts(
+        file.level,
+        &mut file.limits,
+        file.language.as_deref().or(Some("python")),
+    )?;
+    applied.screen(&mut file.screen);
     let told = |error: Error| Problem::from(&error);
     let task = Task::of_request(file).map_err(|error| told(error.into()))?;
-    let evolution =
-        Evolution::begin(&server.engine, &server.evolutions.root, task).map_err(told)?;
+    let root = server.evolutions.root_of(&principal);
+    let evolution = Evolution::begin(&server.engine, &root, task).map_err(told)?;
     let (id, summary) = (evolution.id().to_owned(), evolution.summary());
     let (sender, _) = broadcast::channel(MAX_BEHIND);
     server.evolutions.running().insert(id.clone(), sender.clone());
@@ -137,31 +173,35 @@ async fn go_on(
 }
 
 /// An evolution in short.
-pub(crate) async fn show(
+async fn show(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let summary = read(&server, &id, Evolution::summary_of).await?;
+    let root = server.evolutions.root_of(&principal);
+    let summary = read(root, &id, Evolution::summary_of).await?;
     Ok(axum::Json(summary).into_response())
 }
 
-/// Its lines from the first on, and further ones as they come.
-pub(crate) async fn events(
+/// Its lines from the first on, or from behind the one that a client saw last, and further ones as they come.
+async fn events(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let format = match Format::of(request.headers()) {
-        Format::Json | Format::Lines => Format::Lines,
-        Format::Events => Format::Events,
-    };
+    let format = Format::of_stream(request.headers());
+    let seen = lines::last_event(request.headers());
+    let from = seen.map_or(Ok(0), |seen| seen.parse::<usize>().map(|seen| seen.saturating_add(1)));
+    let from = from.map_err(|_| Problem::field("Last-Event-ID", "is none of ours"))?;
+    let root = server.evolutions.root_of(&principal);
     // Listen first, read then: so no line is missed, and those that come twice are known by their number.
     let live = server.evolutions.running().get(&id).map(broadcast::Sender::subscribe);
-    let known = read(&server, &id, Evolution::lines).await?;
+    let known = read(root.clone(), &id, Evolution::lines).await?;
     let outbox = Outbox::default();
     let told = outbox.clone();
     let work = Box::pin(async move {
-        let mut next = 0;
+        let mut next = from;
         pass_on(format, &told, &mut next, known);
         let Some(mut live) = live else { return };
         loop {
@@ -172,12 +212,13 @@ pub(crate) async fn events(
             };
             match received {
                 Ok((number, line)) if number == next => {
-                    write(format, &mut told.write(), &line);
+                    write(format, &told, number, &line);
                     next += 1;
                 }
                 Ok((number, _)) if number < next => {}
                 Ok(_) | Err(RecvError::Lagged(_)) => {
-                    let Ok(all) = read(&server, &id, Evolution::lines).await else { return };
+                    let all = read(root.clone(), &id, Evolution::lines).await;
+                    let Ok(all) = all else { return };
                     pass_on(format, &told, &mut next, all);
                 }
                 Err(RecvError::Closed) => return,
@@ -189,18 +230,13 @@ pub(crate) async fn events(
 
 fn pass_on(format: Format, outbox: &Outbox, next: &mut usize, all: Vec<Line>) {
     for line in all.iter().skip(*next) {
-        write(format, &mut outbox.write(), line);
+        write(format, outbox, *next, line);
         *next += 1;
     }
 }
 
-fn write(format: Format, to: &mut BytesMut, line: &Line) {
-    if format == Format::Events {
-        to.extend_from_slice(format!("event: {}\ndata: ", name(&line.record)).as_bytes());
-    }
-    // Writing to memory does not fail, and JSON can say all that a line holds.
-    serde_json::to_writer(to.writer(), line).ok();
-    to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
+fn write(format: Format, to: &Outbox, number: usize, line: &Line) {
+    to.tell_as(format, &number.to_string(), name(&line.record), line);
 }
 
 const fn name(record: &Record) -> &'static str {
@@ -216,16 +252,16 @@ const fn name(record: &Record) -> &'static str {
 
 /// Reads a store where waiting for the disk keeps nobody else waiting.
 async fn read<T: Send + 'static>(
-    server: &Arc<Server>,
+    root: PathBuf,
     id: &str,
     how: impl FnOnce(&std::path::Path, &str) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Problem> {
-    let (server, id) = (Arc::clone(server), id.to_owned());
-    let read = tokio::task::spawn_blocking(move || how(&server.evolutions.root, &id)).await;
+    let id = id.to_owned();
+    let read = tokio::task::spawn_blocking(move || how(&root, &id)).await;
     let read = read.unwrap_or(Err(Error::Lost { what: "the evolution was not read" }));
     read.map_err(|error| {
         if matches!(&error, Error::Spec(spec) if spec.field == "id") {
-            return Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string());
+            return Problem::not_found(error.to_string());
         }
         Problem::from(&error)
     })

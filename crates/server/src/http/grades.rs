@@ -6,17 +6,26 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::grade::{CaseResult, Grade, GradeRequest};
 use belljar::{Error, Place};
-use bytes::{BufMut, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
+use crate::api::{Access, Api, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Server, body};
+use crate::http::{Server, Who, body};
+use crate::policy::Running;
 use crate::problem::Problem;
+use crate::scope::Scope;
 use crate::wire::{self, GradeTold};
 
-pub(crate) async fn grade(
+pub(super) fn enter(api: &mut Api) {
+    let one = start("grade", Access::Scope(Scope::Runs), "Grade a candidate by its cases");
+    let one = one.takes::<GradeRequest>().gives::<Grade>(200).streams().refuses(&[422]);
+    api.post(wire::GRADES, grade, one);
+}
+
+async fn grade(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     request: Request,
 ) -> Result<Response, Problem> {
     // Before the body is read, so that a full server holds no more bodies than it has places.
@@ -25,14 +34,21 @@ pub(crate) async fn grade(
     let text = body::text(request).await?;
     let mut asked = belljar::grade::formats::read_request(&text)
         .map_err(|error| Problem::from(&Error::from(error)))?;
+    let applied = server.policy.of(&principal, &asked.labels);
+    applied.check_parts(asked.level, &mut asked.limits, asked.language.as_deref())?;
+    let counted = server.policy.enter(&applied, 1)?;
     // More at once would only wait for a turn.
     let running = std::num::NonZeroUsize::new(server.queue.running());
     asked.parallel = asked.parallel.or(running).min(running);
     // A mistake has a status of its own, whatever the form of the answer.
     server.engine.check_grade(&asked).map_err(|error| Problem::from(&error))?;
     match format {
-        Format::Json => document(&server, place, asked).await,
-        Format::Lines | Format::Events => Ok(stream(server, place, asked, format)),
+        Format::Json => {
+            let answer = document(&server, place, asked).await;
+            drop(counted);
+            answer
+        }
+        Format::Lines | Format::Events => Ok(stream(server, place, asked, format, counted)),
     }
 }
 
@@ -60,28 +76,27 @@ async fn carry_out(
     }
 }
 
-fn stream(server: Arc<Server>, place: Place, asked: GradeRequest, format: Format) -> Response {
+fn stream(
+    server: Arc<Server>,
+    place: Place,
+    asked: GradeRequest,
+    format: Format,
+    counted: Running,
+) -> Response {
     let outbox = Outbox::default();
     let told = outbox.clone();
     let work = Box::pin(async move {
-        let mut each =
-            |result: &CaseResult| write(format, &mut told.write(), &GradeTold::Case(result));
+        let mut each = |result: &CaseResult| write(format, &told, &GradeTold::Case(result));
         let grade = carry_out(&server, place, asked, &mut each).await;
         match &grade {
-            Ok(grade) => write(format, &mut told.write(), &GradeTold::Grade(grade)),
-            Err(error) => {
-                write(format, &mut told.write(), &GradeTold::Error(&Problem::from(error)));
-            }
+            Ok(grade) => write(format, &told, &GradeTold::Grade(grade)),
+            Err(error) => write(format, &told, &GradeTold::Error(&Problem::from(error))),
         }
+        drop(counted);
     });
     lines::answer(format, outbox, work)
 }
 
-fn write(format: Format, to: &mut BytesMut, event: &GradeTold<'_>) {
-    if format == Format::Events {
-        to.extend_from_slice(format!("event: {}\ndata: ", event.name()).as_bytes());
-    }
-    // Writing to memory does not fail, and JSON can say all that an event holds.
-    serde_json::to_writer(to.writer(), event).ok();
-    to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
+fn write(format: Format, to: &Outbox, event: &GradeTold<'_>) {
+    to.tell(format, event.name(), event);
 }

@@ -10,30 +10,41 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::audit::Caller;
 use belljar::{Error, EventSink, Outcome, Place, RunRequest, Stream};
-use bytes::{BufMut, BytesMut};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::task::coop::poll_proceed;
 
-use crate::door::Peer;
+use crate::api::{Access, Api, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Server, body};
+use crate::http::{Server, Who, body};
 use crate::limits::Admitted;
+use crate::policy::Running;
 use crate::problem::Problem;
+use crate::scope::Scope;
 use crate::wire::{self, Told};
+
+pub(super) fn enter(api: &mut Api) {
+    let run_one = start("run", Access::Scope(Scope::Runs), "Run one program in a fresh sandbox");
+    let run_one = run_one.takes::<RunRequest>().gives::<Outcome>(200).streams().refuses(&[422]);
+    api.post(wire::RUNS, run, run_one);
+}
 
 pub(crate) async fn run(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     request: Request,
 ) -> Result<Response, Problem> {
     // Before the body is read, so that a full server holds no more bodies than it has places.
     let place = server.queue.enter().map_err(|error| Problem::from(&error))?;
-    let (format, caller) = (Format::of(request.headers()), caller(&request));
-    let asked: RunRequest = body::json(request).await?;
+    let (format, caller) = (Format::of(request.headers()), principal.caller.clone());
+    let mut asked: RunRequest = body::json(request).await?;
     refuse_host_paths(&asked, "")?;
-    let admitted = server.limits.admit(&caller, std::slice::from_ref(&asked))?;
+    let applied = server.policy.of(&principal, &asked.labels);
+    applied.check_run(&mut asked, "")?;
+    let running = server.policy.enter(&applied, 1)?;
+    let admitted = server.limits.admit(&caller, std::slice::from_ref(&asked), &applied)?;
     let left = admitted.left();
-    let asked = Asked { request: asked, caller, admitted };
+    let asked = Asked { request: asked, caller, admitted, running };
     let mut response = match format {
         Format::Json => document(&server, place, asked).await?,
         Format::Lines | Format::Events => stream(server, place, asked, format).await?,
@@ -47,11 +58,7 @@ struct Asked {
     request: RunRequest,
     caller: Caller,
     admitted: Admitted,
-}
-
-/// Who sent a request that was let in.
-pub(crate) fn caller(request: &Request) -> Caller {
-    request.extensions().get::<Peer>().map_or_else(Caller::own, |peer| peer.caller())
+    running: Running,
 }
 
 /// Paths of the host are the server's, not the caller's: whoever may run code here may not therefore
@@ -98,7 +105,7 @@ async fn carry_out(
     sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     events: EventSink,
 ) -> Result<Outcome, Error> {
-    let Asked { request, caller, mut admitted } = asked;
+    let Asked { request, caller, mut admitted, running } = asked;
     let work = async {
         // Checked before its turn: a mistake need not wait to be told.
         let run = server.engine.prepare(request)?.by(caller).on_event(events).screen().await?;
@@ -112,6 +119,7 @@ async fn carry_out(
         result = work => result,
     };
     admitted.settle(0, &result);
+    drop(running);
     result
 }
 
@@ -126,8 +134,7 @@ async fn stream(
     let mut run: Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>> = Box::pin({
         let (mut output, begun) = (Output::new(format, outbox.clone()), Arc::clone(&begun));
         let told = outbox.clone();
-        let events: EventSink =
-            Arc::new(move |event| tell(format, &mut told.write(), &Told::Event(event)));
+        let events: EventSink = Arc::new(move |event| tell(format, &told, &Told::Event(event)));
         async move {
             let mut sink = |stream, bytes: &[u8]| output.push(stream, bytes);
             let result = carry_out(&server, place, asked, &begun, &mut sink, events).await;
@@ -151,21 +158,16 @@ async fn stream(
             None => run.await,
         };
         match &result {
-            Ok(outcome) => tell(format, &mut told.write(), &Told::Outcome(outcome)),
-            Err(error) => tell(format, &mut told.write(), &Told::Error(&Problem::from(error))),
+            Ok(outcome) => tell(format, &told, &Told::Outcome(outcome)),
+            Err(error) => tell(format, &told, &Told::Error(&Problem::from(error))),
         }
     });
     Ok(lines::answer(format, outbox, work))
 }
 
 /// Writes one event in the stream's form.
-fn tell(format: Format, to: &mut BytesMut, event: &Told<'_>) {
-    if format == Format::Events {
-        to.extend_from_slice(format!("event: {}\ndata: ", event.name()).as_bytes());
-    }
-    // Writing to memory does not fail, and JSON can say all that an event holds.
-    serde_json::to_writer(to.writer(), event).ok();
-    to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
+fn tell(format: Format, to: &Outbox, event: &Told<'_>) {
+    to.tell(format, event.name(), event);
 }
 
 /// The program's output on its way into a stream. A character that lies across two reads is kept whole,
@@ -185,13 +187,13 @@ impl Output {
         pay_for(bytes.len());
         let held = &mut self.held[stream as usize];
         if held.is_empty() && std::str::from_utf8(bytes).is_ok() {
-            return tell(self.format, &mut self.outbox.write(), &Told::output(stream, bytes));
+            return tell(self.format, &self.outbox, &Told::output(stream, bytes));
         }
         held.extend_from_slice(bytes);
         let rest = held.split_off(held.len() - unfinished(held));
         let whole = std::mem::replace(held, rest);
         if !whole.is_empty() {
-            tell(self.format, &mut self.outbox.write(), &Told::output(stream, &whole));
+            tell(self.format, &self.outbox, &Told::output(stream, &whole));
         }
     }
 
@@ -200,7 +202,7 @@ impl Output {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let held = std::mem::take(&mut self.held[stream as usize]);
             if !held.is_empty() {
-                tell(self.format, &mut self.outbox.write(), &Told::output(stream, &held));
+                tell(self.format, &self.outbox, &Told::output(stream, &held));
             }
         }
     }
@@ -240,8 +242,7 @@ mod tests {
         let mut output = Output::new(format, outbox.clone());
         chunks.iter().for_each(|chunk| output.push(Stream::Stdout, chunk));
         output.finish();
-        let written = outbox.write().to_vec();
-        String::from_utf8(written).unwrap()
+        outbox.text()
     }
 
     fn events(chunks: &[&[u8]]) -> Vec<Event> {
@@ -272,6 +273,6 @@ mod tests {
     fn server_sent_events_are_named_and_one_line() {
         let text = streamed(Format::Events, &[b"a\nb\r\n"]);
         let expected = r#"{"type":"stdout","data":"a\nb\r\n"}"#;
-        assert_eq!(text, format!("event: stdout\ndata: {expected}\n\n"));
+        assert_eq!(text, format!("id: 1\nevent: stdout\ndata: {expected}\n\n"));
     }
 }

@@ -10,53 +10,91 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
-use belljar::audit::Caller;
-use belljar::living::{Force, Sandboxes};
-use belljar::sandbox::{Owner, SandboxInfo, SandboxRequest, SandboxState};
+use belljar::living::Force;
+use belljar::sandbox::{SandboxInfo, SandboxRequest, SandboxState};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::door::Peer;
-use crate::http::{Server, body};
+use crate::api::{Access, Api, look, start as starts};
+use crate::http::page::Part;
+use crate::http::{Mine, Server, Who, body, terminal};
+use crate::policy::Applied;
+use crate::principal::Principal;
 use crate::problem::Problem;
+use crate::scope::Scope;
 use crate::wire;
 
 /// How long programs have to end by themselves, unless the caller says.
 const USUAL_GRACE: Duration = Duration::from_secs(5);
+/// The longest that they may be given.
+const MOST_GRACE_MS: u64 = 600_000;
+
+const READ: Access = Access::Scope(Scope::SandboxesRead);
+const WRITE: Access = Access::Scope(Scope::SandboxesWrite);
+/// Statuses of what depends on a sandbox's state.
+const STATE: &[u16] = &[409];
 
 /// The answers that are JSON.
 type Answer<T> = Result<axum::Json<T>, Problem>;
 
-pub(crate) fn routes() -> Router<Arc<Server>> {
-    let at = |rest: &str| format!("{}/{{name}}{rest}", wire::SANDBOXES);
-    let router = Router::new()
-        .route(wire::SANDBOXES, only(post(create).get(list), "GET, POST"))
-        .route(&format!("{}/import", wire::SANDBOXES), only(post(points::import), "POST"))
-        .route(&at(""), only(get(info).delete(remove), "GET, DELETE"))
-        .route(&at("/start"), only(post(start), "POST"))
-        .route(&at("/stop"), only(post(stop), "POST"))
-        .route(&at("/kill"), only(post(kill), "POST"))
-        .route(&at("/pause"), only(post(pause), "POST"))
-        .route(&at("/resume"), only(post(resume), "POST"));
-    let router = once::routes(router);
-    let router = execs::routes(router, at);
-    let router = code::routes(router, at);
-    let router = files::routes(router, at);
-    points::routes(router, at)
+fn at(rest: &str) -> String {
+    format!("{}/{{name}}{rest}", wire::SANDBOXES)
 }
 
-/// A path, and what is said to other methods.
-fn only(route: MethodRouter<Arc<Server>>, methods: &'static str) -> MethodRouter<Arc<Server>> {
-    route.fallback(move || async move { crate::problem::method_not_allowed(methods) })
+pub(crate) fn enter(api: &mut Api) {
+    let made = starts("sandbox_create", WRITE, "Make a sandbox that stays, and start it");
+    let made = made.may_take::<SandboxRequest>().gives::<SandboxInfo>(201).refuses(STATE);
+    api.post(wire::SANDBOXES, create, made);
+    let all = look("sandbox_list", READ, "The caller's sandboxes, by name");
+    api.get(wire::SANDBOXES, list, all.asks::<Listing>().gives::<All>(200));
+    let one = look("sandbox_info", READ, "What is known of a sandbox");
+    api.get(&at(""), info, one.gives::<SandboxInfo>(200));
+    let gone = look("sandbox_remove", WRITE, "Remove it with all its files");
+    api.delete(&at(""), remove, gone.asks::<Removal>().gives_nothing().refuses(STATE));
+    let now = |id, summary| look(id, WRITE, summary).gives::<SandboxInfo>(200).refuses(STATE);
+    api.post(&at("/start"), start, now("sandbox_start", "Start one that was stopped").heavy());
+    let stopped = now("sandbox_stop", "End what runs in it, in order; its files stay");
+    api.post(&at("/stop"), stop, stopped.may_take::<Stopping>());
+    api.post(&at("/kill"), kill, now("sandbox_kill", "End what runs in it at once"));
+    api.post(&at("/pause"), pause, now("sandbox_pause", "Make what runs stand still"));
+    api.post(&at("/resume"), resume, now("sandbox_resume", "Let it go on"));
+    once::enter(api);
+    execs::enter(api);
+    code::enter(api);
+    files::enter(api);
+    points::enter(api);
+    terminal::enter(api);
 }
 
 fn told(error: belljar::Error) -> Problem {
     Problem::from(&error)
+}
+
+/// A list that is asked for in parts.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Paged {
+    limit: Option<u64>,
+    cursor: Option<Word>,
+}
+
+impl Paged {
+    fn part(&self) -> Result<Part, Problem> {
+        Part::new(self.limit, self.cursor.as_ref().map(|one| &*one.0))
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn any_question(text: &str) {
+    let request = hyper::Request::builder().uri(format!("/?{text}"));
+    if let Ok(request) = request.body(axum::body::Body::empty()) {
+        drop(question::<Listing>(&request));
+        drop(question::<Paged>(&request));
+    }
 }
 
 /// The words behind the question mark. One that is not known is a mistake, not a wish to be ignored.
@@ -68,20 +106,43 @@ fn question<T: for<'de> Deserialize<'de>>(request: &Request) -> Result<T, Proble
         .map_err(|error| Problem::field("query", &format!("cannot be read: {error}")))
 }
 
-/// Numbers and truth values as such: a question has only text.
-fn word(value: String) -> serde_json::Value {
-    match value.as_str() {
-        "true" => true.into(),
-        "false" => false.into(),
-        text => text.parse::<u64>().map_or_else(|_| value.clone().into(), Into::into),
+/// A word of a question that may look like a number: a label, a name, a cursor.
+#[derive(Debug, JsonSchema)]
+#[schemars(with = "String")]
+pub(super) struct Word(pub(super) String);
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(text) => Ok(Self(text)),
+            other => Ok(Self(other.to_string())),
+        }
     }
 }
 
-async fn create(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
-    let ours = is_ours(&server, &request);
-    let sandboxes = own(&server, &request);
-    let asked: SandboxRequest = body::json(request).await?;
-    may_name_its_workspace(ours, &asked)?;
+/// Numbers and truth values as such: a question has only text.
+fn word(value: String) -> serde_json::Value {
+    match &*value {
+        "true" => true.into(),
+        "false" => false.into(),
+        // Only as it would be written again, so that a word that begins with a nought keeps it.
+        text => match text.parse::<u64>() {
+            Ok(number) if number.to_string() == text => number.into(),
+            Ok(_) | Err(_) => value.into(),
+        },
+    }
+}
+
+async fn create(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
+    request: Request,
+) -> Result<Response, Problem> {
+    let mut asked: SandboxRequest = body::json_or_default(request).await?;
+    let applied = server.policy.of(&principal, &asked.labels);
+    may_be_made(&principal, &applied, &mut asked)?;
+    let _making = points::room(&server, &principal, &sandboxes, 1).await?;
     let info = sandboxes.create(asked).await.map_err(told)?;
     let place = HeaderValue::from_str(&format!("{}/{}", wire::SANDBOXES, info.name));
     let mut response = (StatusCode::CREATED, axum::Json(info)).into_response();
@@ -91,61 +152,57 @@ async fn create(State(server): State<Arc<Server>>, request: Request) -> Result<R
     Ok(response)
 }
 
-/// The sandboxes, on the account of who asks.
-fn own(server: &Server, request: &Request) -> Sandboxes {
-    let caller = request.extensions().get::<Peer>().map(|peer| peer.caller());
-    let owner = match caller {
-        Some(Caller { key: Some(key), .. }) => Owner::key(&key),
-        Some(Caller { uid: Some(uid), .. }) => Owner::local(uid),
-        Some(_) | None => Owner::default(),
-    };
-    server.sandboxes.on_account_of(owner)
-}
-
-fn may_name_its_workspace(ours: bool, asked: &SandboxRequest) -> Result<(), Problem> {
-    if !ours && asked.workspace.as_ref().is_some_and(|one| one.path.is_some()) {
-        let reason = "names a directory of the server's host, which only its own user may do, over the \
-                      socket: use a volume, or send files";
-        return Err(Problem::field("workspace.path", reason));
+/// Whether a sandbox may be as it is asked for.
+fn may_be_made(
+    principal: &Principal,
+    applied: &Applied,
+    asked: &mut SandboxRequest,
+) -> Result<(), Problem> {
+    if !principal.is_local
+        && let Some(path) = asked.workspace.as_ref().and_then(|one| one.path.as_ref())
+    {
+        applied.check_workspace(path)?;
     }
-    Ok(())
-}
-
-/// Whether the caller is the user whom this server acts for, as the kernel vouches.
-fn is_ours(server: &Server, request: &Request) -> bool {
-    let peer = request.extensions().get::<Peer>();
-    matches!(peer, Some(Peer::Local { uid }) if *uid == server.door.own_uid || *uid == 0)
+    applied.check_sandbox(asked)
 }
 
 /// What `GET /v1/sandboxes` may be asked. Labels come as `label=name=value`, once.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Listing {
     state: Option<SandboxState>,
-    label: Option<String>,
+    label: Option<Word>,
+    limit: Option<u64>,
+    cursor: Option<Word>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SandboxList")]
 struct All {
     sandboxes: Vec<SandboxInfo>,
+    /// For the next part; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
-async fn list(State(server): State<Arc<Server>>, request: Request) -> Answer<All> {
+async fn list(Mine(sandboxes): Mine, request: Request) -> Answer<All> {
     let asked: Listing = question(&request)?;
-    let label = match asked.label.as_deref().map(|text| text.split_once('=')) {
+    let part = Part::new(asked.limit, asked.cursor.as_ref().map(|one| &*one.0))?;
+    let label = match asked.label.as_ref().map(|text| text.0.split_once('=')) {
         Some(None) => return Err(Problem::field("label", "must be name=value")),
         Some(Some(pair)) => Some(pair),
         None => None,
     };
-    let all = server.sandboxes.list(label, asked.state).await.map_err(told)?;
-    Ok(axum::Json(All { sandboxes: all }))
+    let all = sandboxes.list(label, asked.state).await.map_err(told)?;
+    let page = part.of(all, |one| one.name.clone());
+    Ok(axum::Json(All { sandboxes: page.items, next_cursor: page.next_cursor }))
 }
 
-async fn info(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    server.sandboxes.info(&name).await.map(axum::Json).map_err(told)
+async fn info(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.info(&name).await.map(axum::Json).map_err(told)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Removal {
     #[serde(default)]
@@ -153,47 +210,49 @@ struct Removal {
 }
 
 async fn remove(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Removal = question(&request)?;
     let force = if asked.force { Force::Yes } else { Force::No };
-    server.sandboxes.remove(&name, force).await.map_err(told)?;
+    sandboxes.remove(&name, force).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "StopRequest")]
 struct Stopping {
     grace_ms: Option<u64>,
 }
 
 async fn stop(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<SandboxInfo> {
     let asked: Stopping = body::json_or_default(request).await?;
+    if asked.grace_ms.is_some_and(|grace| grace > MOST_GRACE_MS) {
+        let reason = format!("must be no more than {MOST_GRACE_MS}: kill ends it at once");
+        return Err(Problem::field("grace_ms", &reason));
+    }
     let grace = asked.grace_ms.map_or(USUAL_GRACE, Duration::from_millis);
-    server.sandboxes.stop(&name, grace).await.map(axum::Json).map_err(told)
+    sandboxes.stop(&name, grace).await.map(axum::Json).map_err(told)
 }
 
-async fn start(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    server.sandboxes.start(&name).await.map(axum::Json).map_err(told)
+async fn start(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.start(&name).await.map(axum::Json).map_err(told)
 }
 
-async fn kill(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    server.sandboxes.kill(&name).await.map(axum::Json).map_err(told)
+async fn kill(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.kill(&name).await.map(axum::Json).map_err(told)
 }
 
-async fn pause(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    server.sandboxes.pause(&name).await.map(axum::Json).map_err(told)
+async fn pause(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.pause(&name).await.map(axum::Json).map_err(told)
 }
 
-async fn resume(
-    State(server): State<Arc<Server>>,
-    Path(name): Path<String>,
-) -> Answer<SandboxInfo> {
-    server.sandboxes.resume(&name).await.map(axum::Json).map_err(told)
+async fn resume(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.resume(&name).await.map(axum::Json).map_err(told)
 }

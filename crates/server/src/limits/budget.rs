@@ -227,13 +227,13 @@ mod tests {
         let told = Rule::reserve(&rule, "red", 6000, now).unwrap_err();
         assert_eq!((told.status, &*told.kind), (429, "budget_spent"));
         let refusal = told.refusal.unwrap();
-        assert_eq!((refusal.rule.as_str(), refusal.retry_after_s), ("cpu-budget team", 1));
+        assert_eq!((refusal.rule.as_str(), refusal.retry_after_s), ("cpu-budget team", Some(1)));
         Rule::reserve(&rule, "blue", 6000, now).unwrap().settle(0);
         first.settle(1000);
         let second = Rule::reserve(&rule, "red", 6000, now).unwrap();
         drop(second); // nobody knows: all of it
         let told = Rule::reserve(&rule, "red", 6000, now + Duration::from_secs(20)).unwrap_err();
-        assert_eq!(told.refusal.unwrap().retry_after_s, 40, "{}", told.detail);
+        assert_eq!(told.refusal.unwrap().retry_after_s, Some(40), "{}", told.detail);
         assert!(Rule::reserve(&rule, "red", 3000, now).is_ok());
         assert!(Rule::reserve(&rule, "red", 6000, now + Duration::from_secs(61)).is_ok());
     }

@@ -67,11 +67,13 @@ pub(crate) struct Left {
     pub remaining: u32,
     /// Until all of it is there again.
     pub reset: Duration,
+    /// In which the limit counts.
+    pub window: Duration,
 }
 
 /// Why not.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum No {
+pub(crate) enum No {
     Later(Duration),
     /// More at once than ever.
     Never {
@@ -81,7 +83,7 @@ pub(super) enum No {
 }
 
 impl No {
-    pub(super) fn told(&self, rule: &str, who: &str) -> Problem {
+    pub(crate) fn told(&self, rule: &str, who: &str) -> Problem {
         match self {
             Self::Later(wait) => {
                 let detail = format!(
@@ -102,14 +104,14 @@ impl No {
 type Keyed<C> = RateLimiter<String, DefaultKeyedStateStore<String>, C, StateInformationMiddleware>;
 
 #[derive(Debug)]
-pub(super) struct Limiter<C: Clock = DefaultClock> {
+pub(crate) struct Limiter<C: Clock = DefaultClock> {
     rate: Rate,
     limiter: Keyed<C>,
     clock: C,
 }
 
 impl Limiter {
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         Self::with_clock(rate, DefaultClock::default())
     }
 }
@@ -122,7 +124,7 @@ impl<C: Clock + Clone> Limiter<C> {
     }
 
     /// Takes so many of what `who` has left.
-    pub(super) fn take(&self, who: &str, count: u32) -> Result<Left, No> {
+    pub(crate) fn take(&self, who: &str, count: u32) -> Result<Left, No> {
         if self.limiter.len() >= MOST_NAMES {
             self.limiter.retain_recent();
         }
@@ -140,7 +142,8 @@ impl<C: Clock + Clone> Limiter<C> {
     fn left(&self, remaining: u32) -> Left {
         let limit = self.rate.burst.get();
         let each = self.rate.period / self.rate.count.get();
-        Left { limit, remaining, reset: each * limit.saturating_sub(remaining) }
+        let reset = each * limit.saturating_sub(remaining);
+        Left { limit, remaining, reset, window: self.rate.period }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::wire;
 /// An answer that is one document.
 const MAX_DOCUMENT_BYTES: usize = 64 << 20;
 /// What says who asks: it goes with what is asked in their name.
-const WHO: [HeaderName; 2] = [AUTHORIZATION, HOST];
+const WHO: [HeaderName; 3] = [AUTHORIZATION, HOST, HeaderName::from_static("x-api-key")];
 
 /// A connection that is being made.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<UnixStream>> + Send>>;

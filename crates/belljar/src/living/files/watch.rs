@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use belljar_jail::agent::wire::What;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -15,7 +16,7 @@ use super::path::InsidePath;
 const WAIT_MS: u32 = 5000;
 
 /// Something happened to a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileEvent {
     pub kind: FileEventKind,
     /// Absolute, as far as it is text.
@@ -23,7 +24,7 @@ pub struct FileEvent {
     pub directory: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEventKind {
     Created,

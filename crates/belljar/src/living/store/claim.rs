@@ -1,9 +1,10 @@
 //! How many sandboxes there may be, and how much disk they may be promised: in all, and for each owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Hold, Name, Store, StoreError};
+use super::record::Record;
+use super::{Hold, Name, Store, StoreError, held_name};
 use crate::model::sandbox::Owner;
 
 /// Sandboxes of one state directory, unless its operator says otherwise.
@@ -30,14 +31,14 @@ impl Default for SandboxLimits {
     }
 }
 
-/// Sandboxes that are being made, by name: they count before their records exist.
-pub(super) type Claims = BTreeMap<Name, (Owner, u64)>;
+/// Sandboxes that are being made, by tenant and name: they count before their records exist.
+pub(super) type Claims = BTreeMap<String, (Owner, u64)>;
 
 /// A place for one more, until its record stands for it.
 #[derive(Debug)]
 pub(super) struct Claim {
     claims: Arc<Mutex<Claims>>,
-    name: Name,
+    name: String,
     _hold: Hold,
 }
 
@@ -115,23 +116,26 @@ impl Store {
     /// Keeps a name for a sandbox that is being made, if there may be one more.
     pub(super) fn claim(
         &self,
+        tenant: &str,
         name: &Name,
         owner: &Owner,
         disk_bytes: u64,
     ) -> Result<Claim, StoreError> {
         self.own()?;
         let records = self.records();
-        if records.values().any(|record| record.name == *name) {
+        let is_it = |record: &Record| record.tenant == tenant && record.name == *name;
+        if records.values().any(is_it) {
             return Err(StoreError::Taken(name.clone()));
         }
         let mut claims = locked(&self.claims);
         let (mut all, mut own) = (Sum::default(), Sum::default());
-        let made = records.values().map(|one| (&one.name, &one.owner, one.disk_bytes));
+        let made = records.values().map(|one| (&one.owner, one.disk_bytes));
         // One whose record exists by now is counted by that.
-        let is_made = |name: &Name| records.values().any(|record| record.name == *name);
-        let claimed = claims.iter().filter(|(name, _)| !is_made(name));
-        let claimed = claimed.map(|(name, (owner, bytes))| (name, owner, *bytes));
-        for (_, whose, bytes) in made.chain(claimed) {
+        let names = records.values().map(|record| held_name(&record.tenant, &record.name));
+        let names: BTreeSet<String> = names.collect();
+        let claimed = claims.iter().filter(|(name, _)| !names.contains(*name));
+        let claimed = claimed.map(|(_, (owner, bytes))| (owner, *bytes));
+        for (whose, bytes) in made.chain(claimed) {
             all.add(bytes);
             if whose == owner {
                 own.add(bytes);
@@ -140,9 +144,10 @@ impl Store {
         let limits = &self.limits;
         own.admits(disk_bytes, &owner.to_string(), &limits.of_owner())?;
         all.admits(disk_bytes, "this server", &limits.of_all())?;
-        let hold = Hold::take(&self.held, &format!("name {name}"))
-            .ok_or_else(|| StoreError::Taken(name.clone()))?;
-        claims.insert(name.clone(), (owner.clone(), disk_bytes));
-        Ok(Claim { claims: Arc::clone(&self.claims), name: name.clone(), _hold: hold })
+        let held = held_name(tenant, name);
+        let hold =
+            Hold::take(&self.held, &held).ok_or_else(|| StoreError::Taken(name.clone()))?;
+        claims.insert(held.clone(), (owner.clone(), disk_bytes));
+        Ok(Claim { claims: Arc::clone(&self.claims), name: held, _hold: hold })
     }
 }

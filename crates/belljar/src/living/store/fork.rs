@@ -40,7 +40,8 @@ impl Store {
         let mut drafts = Vec::new();
         for name in names {
             let (ids, owner) = (Some(super::ids_of(&parent)), owner.clone());
-            drafts.push(self.draft(NewSandbox { name, request: request.clone(), ids, owner })?);
+            let (tenant, request) = (parent.tenant.clone(), request.clone());
+            drafts.push(self.draft(NewSandbox { name, tenant, request, ids, owner })?);
         }
         let _attached = self.attach(&parent)?;
         let taken = self.take(&mut parent, taking, Care::Durable)?;
@@ -109,9 +110,9 @@ impl Store {
         if record.name == *name {
             return Ok(record);
         }
-        let _renamed = self.free_name(&displaced)?;
-        let Ok(other) = self.get(name.as_str()) else {
-            let _claim = self.free_name(&Displaced::Rename(name.clone()))?;
+        let _renamed = self.free_name(&record.tenant, &displaced)?;
+        let Ok(other) = self.find_of(&record.tenant, name.as_str()) else {
+            let _claim = self.free_name(&record.tenant, &Displaced::Rename(name.clone()))?;
             record.name = name.clone();
             self.save(&record)?;
             return Ok(record);
@@ -123,12 +124,13 @@ impl Store {
         self.finish_taking(record, hold)
     }
 
-    fn free_name(&self, displaced: &Displaced) -> Result<Option<Hold>, StoreError> {
+    fn free_name(&self, tenant: &str, displaced: &Displaced) -> Result<Option<Hold>, StoreError> {
         let Displaced::Rename(name) = displaced else { return Ok(None) };
-        if self.records().values().any(|record| record.name == *name) {
+        let is_it = |record: &Record| record.tenant == tenant && record.name == *name;
+        if self.records().values().any(is_it) {
             return Err(StoreError::Taken(name.clone()));
         }
-        let hold = Hold::take(&self.held, &format!("name {name}"));
+        let hold = Hold::take(&self.held, &super::held_name(tenant, name));
         Ok(Some(hold.ok_or_else(|| StoreError::Taken(name.clone()))?))
     }
 

@@ -24,6 +24,9 @@ pub(crate) struct Record {
     /// Never changes; names do.
     pub id: String,
     pub name: Name,
+    /// Whose it is; nothing for the owner of the state directory. Names are told apart by it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
     pub state: SandboxState,
     /// As it was asked for.
     pub request: SandboxRequest,

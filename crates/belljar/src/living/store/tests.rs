@@ -120,6 +120,7 @@ pub(super) fn new_sandbox(name: &str) -> NewSandbox {
     let uid = rustix::process::geteuid();
     let gid = rustix::process::getegid().as_raw();
     NewSandbox {
+        tenant: String::new(),
         name: Some(Name::new(name).unwrap()),
         request: SandboxRequest::default(),
         ids: Some(Ids { uid: uid.as_raw(), gid }),

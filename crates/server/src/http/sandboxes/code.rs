@@ -4,31 +4,37 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
 use belljar::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo};
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::execs::{tell, tell_error};
-use super::{Answer, only, told};
+use super::execs::tell_error;
+use super::{Answer, Paged, READ, STATE, WRITE, at, question, told};
+use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Server, body};
+use crate::http::{Mine, Server, Who, body};
 use crate::problem::Problem;
 
-pub(super) fn routes(
-    router: Router<Arc<Server>>,
-    at: impl Fn(&str) -> String,
-) -> Router<Arc<Server>> {
-    router
-        .route(&at("/code"), only(post(run), "POST"))
-        .route(&at("/contexts"), only(get(list).post(create), "GET, POST"))
-        .route(&at("/contexts/{id}"), only(delete(remove), "DELETE"))
-        .route(&at("/contexts/{id}/interrupt"), only(post(interrupt), "POST"))
-        .route(&at("/contexts/{id}/restart"), only(post(restart), "POST"))
+pub(super) fn enter(api: &mut Api) {
+    let ran = start("code", WRITE, "Run code in a context, which keeps its variables");
+    let ran = ran.takes::<CodeRequest>().gives::<CodeResult>(200).streams().refuses(STATE);
+    api.post(&at("/code"), run, ran);
+    let all = look("context_list", READ, "The contexts of a sandbox");
+    let all = all.asks::<Paged>().gives::<All>(200).refuses(STATE);
+    api.get(&at("/contexts"), list, all);
+    let made = start("context_create", WRITE, "Make a context");
+    let made = made.may_take::<Creating>().gives::<ContextInfo>(201).refuses(STATE);
+    api.post(&at("/contexts"), create, made);
+    let done = |id, summary| look(id, WRITE, summary).gives_nothing().refuses(STATE);
+    api.delete(&at("/contexts/{id}"), remove, done("context_remove", "End a context"));
+    let interrupted = done("context_interrupt", "Interrupt what a context runs");
+    api.post(&at("/contexts/{id}/interrupt"), interrupt, interrupted);
+    let restarted = done("context_restart", "Begin a context anew").heavy();
+    api.post(&at("/contexts/{id}/restart"), restart, restarted);
 }
 
 /// The last that is told of code.
@@ -41,40 +47,52 @@ struct Ended<'a> {
 
 async fn run(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
     let format = Format::of(request.headers());
     let asked: CodeRequest = body::json(request).await?;
+    let applied = server.policy.of(&principal, &BTreeMap::new());
+    applied.language(asked.language.as_deref().or(Some("python")))?;
+    applied.timeout(asked.timeout_ms)?;
     if format == Format::Json {
-        let done = server.sandboxes.code(&name, asked, &mut |_| {}).await.map_err(told)?;
+        let done = sandboxes.code(&name, asked, &mut |_| {}).await.map_err(told)?;
         return Ok(axum::Json(done).into_response());
     }
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {
-        let mut sink = |event: CodeEvent| tell(format, &mut to.write(), "code", &event);
-        let done = server.sandboxes.code(&name, asked, &mut sink).await;
+        let mut sink = |event: CodeEvent| to.tell(format, "code", &event);
+        let done = sandboxes.code(&name, asked, &mut sink).await;
         match &done {
-            Ok(result) => tell(format, &mut to.write(), "ended", &Ended { result }),
-            Err(error) => tell_error(format, &mut to.write(), error),
+            Ok(result) => to.tell(format, "ended", &Ended { result }),
+            Err(error) => tell_error(format, &to, error),
         }
     });
     Ok(lines::answer(format, outbox, work))
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ContextList")]
 struct All {
     contexts: Vec<ContextInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
-async fn list(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<All> {
-    let contexts = server.sandboxes.contexts(&name).await.map_err(told)?;
-    Ok(axum::Json(All { contexts }))
+async fn list(Mine(sandboxes): Mine, Path(name): Path<String>, request: Request) -> Answer<All> {
+    let part = question::<Paged>(&request)?.part()?;
+    let mut contexts = sandboxes.contexts(&name).await.map_err(told)?;
+    contexts.sort_by(|one, other| one.id.cmp(&other.id));
+    let page = part.of(contexts, |one| one.id.clone());
+    Ok(axum::Json(All { contexts: page.items, next_cursor: page.next_cursor }))
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "ContextRequest")]
 struct Creating {
     language: Option<String>,
     cwd: Option<PathBuf>,
@@ -82,35 +100,35 @@ struct Creating {
 }
 
 async fn create(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<ContextInfo>), Problem> {
     let Creating { language, cwd, env } = body::json_or_default(request).await?;
-    let made = server.sandboxes.create_context(&name, language, cwd, env).await.map_err(told)?;
+    let made = sandboxes.create_context(&name, language, cwd, env).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(made)))
 }
 
 async fn remove(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    server.sandboxes.remove_context(&name, &id).await.map_err(told)?;
+    sandboxes.remove_context(&name, &id).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn interrupt(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    server.sandboxes.interrupt_context(&name, &id).await.map_err(told)?;
+    sandboxes.interrupt_context(&name, &id).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn restart(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    server.sandboxes.restart_context(&name, &id).await.map_err(told)?;
+    sandboxes.restart_context(&name, &id).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }

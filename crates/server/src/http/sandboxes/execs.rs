@@ -1,56 +1,85 @@
 //! Programs in a sandbox: started, followed, fed, signalled.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use belljar::living::{Following, Offsets};
+use belljar::living::{Following, Offsets, Sandboxes};
 use belljar::sandbox::{ExecEvent, ExecInfo, ExecRequest, TerminalSize};
 use belljar::{Captured, Data, Error, Stream};
-use bytes::{BufMut, BytesMut};
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, only, question, told};
+use super::{Answer, Paged, READ, STATE, WRITE, at, question, told};
+use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Server, body};
+use crate::http::{Mine, Server, Who, body};
 use crate::problem::Problem;
 
 /// The longest that an answer waits for the end of an exec when asked to.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
 
-pub(super) fn routes(
-    router: Router<Arc<Server>>,
-    at: impl Fn(&str) -> String,
-) -> Router<Arc<Server>> {
-    router
-        .route(&at("/exec"), only(post(exec), "POST"))
-        .route(&at("/shell"), only(post(shell), "POST"))
-        .route(&at("/execs"), only(get(list), "GET"))
-        .route(&at("/execs/{id}"), only(get(info), "GET"))
-        .route(&at("/execs/{id}/events"), only(get(follow), "GET"))
-        .route(&at("/execs/{id}/stdin"), only(post(input), "POST"))
-        .route(&at("/execs/{id}/signal"), only(post(signal), "POST"))
-        .route(&at("/execs/{id}/resize"), only(post(resize), "POST"))
-        .route(&at("/logs"), only(get(logs), "GET"))
+pub(super) fn enter(api: &mut Api) {
+    let ran = |id, summary| {
+        let ran = start(id, WRITE, summary).gives::<Finished>(200).gives::<ExecInfo>(202);
+        ran.streams().refuses(STATE)
+    };
+    let one = ran("exec", "Run a program in a sandbox").takes::<ExecRequest>();
+    api.post(&at("/exec"), exec, one);
+    let one = ran("shell", "Run a script of bash in a sandbox").takes::<Script>();
+    api.post(&at("/shell"), shell, one);
+    let all = look("exec_list", READ, "The programs of a sandbox, those that ended lately too");
+    api.get(&at("/execs"), list, all.asks::<Paged>().gives::<Execs>(200).refuses(STATE));
+    let one = look("exec_info", READ, "One program; waits for its end when asked to");
+    let one = one.asks::<Waiting>().gives::<ExecInfo>(200).refuses(STATE);
+    api.get(&at("/execs/{id}"), info, one);
+    let told = look("exec_events", READ, "What it writes, from an offset on, and its end");
+    let told = told.asks::<From>().streams().refuses(STATE);
+    api.get(&at("/execs/{id}/events"), follow, told);
+    let done = |id, summary| look(id, WRITE, summary).gives_nothing().refuses(STATE);
+    let fed = done("exec_stdin", "Write to its standard input").asks::<Input>();
+    api.post(&at("/execs/{id}/stdin"), input, fed.takes_bytes("application/octet-stream"));
+    let sent = done("exec_signal", "Send it a signal").takes::<Signal>();
+    api.post(&at("/execs/{id}/signal"), signal, sent);
+    let sized = done("exec_resize", "Change the size of its terminal").takes::<TerminalSize>();
+    api.post(&at("/execs/{id}/resize"), resize, sized);
+    let log = look("sandbox_logs", READ, "What all its programs wrote");
+    api.get(&at("/logs"), logs, log.asks::<Tail>().streams().refuses(STATE));
 }
 
 async fn exec(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
     let format = Format::of(request.headers());
     let asked: ExecRequest = body::json(request).await?;
-    begin(server, name, asked, format).await
+    let applied = server.policy.of(&principal, &BTreeMap::new());
+    applied.command()?;
+    applied.timeout(asked.timeout_ms)?;
+    begin(sandboxes, name, asked, format).await
+}
+
+/// A script for bash, and all that an exec may be told but its command: only its shape.
+#[derive(JsonSchema)]
+#[schemars(rename = "ScriptRequest")]
+#[expect(dead_code, reason = "only its shape is used")]
+struct Script {
+    script: String,
+    #[serde(flatten)]
+    how: ExecRequest,
 }
 
 async fn shell(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -62,15 +91,19 @@ async fn shell(
     // All that an exec may be told but its command, and nothing that it may not.
     let how: ExecRequest = serde_json::from_value(asked.into())
         .map_err(|error| Problem::field("body", &format!("cannot be read: {error}")))?;
+    let applied = server.policy.of(&principal, &BTreeMap::new());
+    applied.language(Some("bash"))?;
+    applied.timeout(how.timeout_ms)?;
     if !how.cmd.is_empty() {
         return Err(Problem::field("cmd", "is not for a script: use /exec"));
     }
     let cmd = ["/bin/bash", "-c", &script].map(ToOwned::to_owned).to_vec();
-    begin(server, name, ExecRequest { cmd, ..how }, format).await
+    begin(sandboxes, name, ExecRequest { cmd, ..how }, format).await
 }
 
 /// An exec that has ended, with its output.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ExecResult")]
 pub(super) struct Finished {
     #[serde(flatten)]
     exec: ExecInfo,
@@ -85,21 +118,21 @@ pub(super) struct Finished {
 }
 
 async fn begin(
-    server: Arc<Server>,
+    sandboxes: Sandboxes,
     name: String,
     asked: ExecRequest,
     format: Format,
 ) -> Result<Response, Problem> {
     let background = asked.background;
     // Whoever goes away before the end has no more use for what it started, but in the background.
-    let following = server.sandboxes.exec(&name, asked).await.map_err(told)?;
+    let following = sandboxes.exec(&name, asked).await.map_err(told)?;
     if background {
-        let info = server.sandboxes.exec_info(&name, following.id()).await.map_err(told)?;
+        let info = sandboxes.exec_info(&name, following.id()).await.map_err(told)?;
         return Ok((StatusCode::ACCEPTED, axum::Json(info)).into_response());
     }
     match format {
         Format::Json => Ok(axum::Json(document(following).await?).into_response()),
-        Format::Lines | Format::Events => Ok(stream(following, format)),
+        Format::Lines | Format::Events => Ok(stream(following, format, Seen::default())),
     }
 }
 
@@ -126,43 +159,69 @@ impl Finished {
 }
 
 /// What happens, as it happens; the last line is the end or an error.
-fn stream(mut following: Following, format: Format) -> Response {
+fn stream(mut following: Following, format: Format, mut seen: Seen) -> Response {
     let outbox = Outbox::default();
     let told = outbox.clone();
     let work = Box::pin(async move {
         loop {
             match following.next().await {
-                Ok(Some(event)) => tell(format, &mut told.write(), event_name(&event), &event),
+                Ok(Some(event)) => {
+                    seen.pass(&event);
+                    told.tell_as(format, &seen.id(), event_name(&event), &event);
+                }
                 Ok(None) => return,
-                Err(error) => return tell_error(format, &mut told.write(), &error),
+                Err(error) => return tell_error(format, &told, &error),
             }
         }
     });
     lines::answer(format, outbox, work)
 }
 
-pub(super) fn tell_error(format: Format, to: &mut BytesMut, error: &Error) {
+/// How much of both streams was told: the id of an event, from which `/events` goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    stdout: u64,
+    stderr: u64,
+}
+
+impl Seen {
+    fn pass(&mut self, event: &ExecEvent) {
+        let (stream, to) = match event {
+            ExecEvent::Output { stream, offset, data } => (stream, offset + data.0.len() as u64),
+            ExecEvent::Gap { stream, to, .. } => (stream, *to),
+            ExecEvent::Started { .. } | ExecEvent::Ended(_) => return,
+        };
+        match stream {
+            Stream::Stdout => self.stdout = to,
+            Stream::Stderr => self.stderr = to,
+        }
+    }
+
+    fn id(self) -> String {
+        format!("{}.{}", self.stdout, self.stderr)
+    }
+
+    fn read(id: &str) -> Result<Self, Problem> {
+        let pair = id.split_once('.');
+        let pair = pair.and_then(|(out, err)| Some((out.parse().ok()?, err.parse().ok()?)));
+        let (stdout, stderr) =
+            pair.ok_or_else(|| Problem::field("Last-Event-ID", "is none of ours"))?;
+        Ok(Self { stdout, stderr })
+    }
+}
+
+pub(super) fn tell_error(format: Format, to: &Outbox, error: &Error) {
     tell_problem(format, to, &Problem::from(error));
 }
 
-pub(super) fn tell_problem(format: Format, to: &mut BytesMut, problem: &Problem) {
+pub(super) fn tell_problem(format: Format, to: &Outbox, problem: &Problem) {
     #[derive(Serialize)]
     #[serde(tag = "type", rename = "error")]
     struct Told<'a> {
         #[serde(flatten)]
         problem: &'a Problem,
     }
-    tell(format, to, "error", &Told { problem });
-}
-
-/// One line, or one server-sent event.
-pub(super) fn tell(format: Format, to: &mut BytesMut, name: &str, event: &impl Serialize) {
-    if format == Format::Events {
-        to.extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
-    }
-    // Writing to memory does not fail, and JSON can say all that an event holds.
-    serde_json::to_writer(to.writer(), event).ok();
-    to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
+    to.tell(format, "error", &Told { problem });
 }
 
 pub(super) const fn event_name(event: &ExecEvent) -> &'static str {
@@ -174,17 +233,24 @@ pub(super) const fn event_name(event: &ExecEvent) -> &'static str {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ExecList")]
 struct Execs {
     execs: Vec<ExecInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
-async fn list(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<Execs> {
-    let execs = server.sandboxes.execs(&name).await.map_err(told)?;
-    Ok(axum::Json(Execs { execs }))
+/// In the order of their beginning, which is that of their ids.
+async fn list(Mine(sandboxes): Mine, Path(name): Path<String>, request: Request) -> Answer<Execs> {
+    let part = question::<Paged>(&request)?.part()?;
+    let mut execs = sandboxes.execs(&name).await.map_err(told)?;
+    execs.sort_by(|one, other| one.id.cmp(&other.id));
+    let page = part.of(execs, |one| one.id.clone());
+    Ok(axum::Json(Execs { execs: page.items, next_cursor: page.next_cursor }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Waiting {
     wait_ms: Option<u64>,
@@ -192,12 +258,11 @@ struct Waiting {
 
 /// `?wait_ms=` answers at the end, or when that time is over.
 async fn info(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
     request: Request,
 ) -> Answer<ExecInfo> {
     let asked: Waiting = question(&request)?;
-    let sandboxes = &server.sandboxes;
     if let Some(wait) = asked.wait_ms {
         let limit = Duration::from_millis(wait).min(MOST_WAIT);
         let ended = sandboxes.wait(&name, &id);
@@ -208,7 +273,7 @@ async fn info(
     sandboxes.exec_info(&name, &id).await.map(axum::Json).map_err(told)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct From {
     #[serde(default)]
@@ -219,18 +284,22 @@ struct From {
 
 /// `?stdout=OFFSET&stderr=OFFSET`: what is kept from there on, and then what comes.
 async fn follow(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
     let From { stdout, stderr } = question(&request)?;
     let format = Format::of_stream(request.headers());
-    let from = Offsets { stdout, stderr };
-    let following = server.sandboxes.follow(&name, &id, from).await.map_err(told)?;
-    Ok(stream(following, format))
+    let seen = match lines::last_event(request.headers()) {
+        Some(id) => Seen::read(id)?,
+        None => Seen { stdout, stderr },
+    };
+    let from = Offsets { stdout: seen.stdout, stderr: seen.stderr };
+    let following = sandboxes.follow(&name, &id, from).await.map_err(told)?;
+    Ok(stream(following, format, seen))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Input {
     #[serde(default)]
@@ -239,13 +308,14 @@ struct Input {
 
 /// The body is written to its standard input; `?close=true` ends that input then.
 async fn input(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Input = question(&request)?;
-    let sandboxes = &server.sandboxes;
     let bytes = body::bytes(request).await?;
+    // Also where there is nothing to write: what is not there is told.
+    sandboxes.exec_info(&name, &id).await.map_err(told)?;
     if !bytes.is_empty() {
         sandboxes.input(&name, &id, &bytes).await.map_err(told)?;
     }
@@ -259,35 +329,36 @@ async fn input(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "SignalRequest")]
 struct Signal {
     /// `TERM`, `SIGTERM` or `15`.
     signal: serde_json::Value,
 }
 
 async fn signal(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Signal = body::json(request).await?;
     let word = asked.signal.as_str().map_or_else(|| asked.signal.to_string(), ToOwned::to_owned);
-    server.sandboxes.signal(&name, &id, &word).await.map_err(told)?;
+    sandboxes.signal(&name, &id, &word).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn resize(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let size: TerminalSize = body::json(request).await?;
-    server.sandboxes.resize(&name, &id, size).await.map_err(told)?;
+    sandboxes.resize(&name, &id, size).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Tail {
     tail: Option<u64>,
@@ -305,13 +376,13 @@ struct Logged<'a> {
 
 /// What all its execs wrote, those that started first first; `?tail=` lines of it, `?follow=true` and what comes.
 async fn logs(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Tail = question(&request)?;
     let format = Format::of_stream(request.headers());
-    let mut log = server.sandboxes.logs(&name, asked.tail, asked.follow).await.map_err(told)?;
+    let mut log = sandboxes.logs(&name, asked.tail, asked.follow).await.map_err(told)?;
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {
@@ -319,12 +390,30 @@ async fn logs(
             match log.next().await {
                 Ok(Some((exec, stream, bytes))) => {
                     let line = Logged { exec: &exec, stream, data: Data(bytes) };
-                    tell(format, &mut to.write(), "log", &line);
+                    to.tell(format, "log", &line);
                 }
                 Ok(None) => return,
-                Err(error) => return tell_error(format, &mut to.write(), &error),
+                Err(error) => return tell_error(format, &to, &error),
             }
         }
     });
     Ok(lines::answer(format, outbox, work))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_events_id_says_where_to_go_on() {
+        let mut seen = Seen::default();
+        let data = Data(b"12345".to_vec());
+        seen.pass(&ExecEvent::Output { stream: Stream::Stderr, offset: 7, data });
+        seen.pass(&ExecEvent::Gap { stream: Stream::Stdout, from: 0, to: 3 });
+        assert_eq!(seen.id(), "3.12");
+        assert_eq!(Seen::read("3.12").unwrap(), seen);
+        for wrong in ["", "3", "3.", "a.b", "-1.0", "3.12.1"] {
+            assert_eq!(Seen::read(wrong).unwrap_err().status, 400, "{wrong}");
+        }
+    }
 }

@@ -1,20 +1,18 @@
 //! Files of a sandbox: `GET`, `PUT`, `DELETE` on their paths, and whole trees as archives.
 
-use std::sync::Arc;
-
-use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use belljar::living::{FileError, FileFault, Files, InsidePath, Position, PutOptions};
+use belljar::living::{FileError, FileFault, Files, InsidePath, Position, PutOptions, Sandboxes};
 use belljar::sandbox::FileInfo;
 use hyper::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{only, question, told};
+use super::{Paged, READ, WRITE, Word, at, question, told};
+use crate::api::{Api, look};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Server, body, pipe};
+use crate::http::{Mine, body, pipe};
 use crate::problem::Problem;
 
 const BYTES: &str = "application/octet-stream";
@@ -22,21 +20,40 @@ const TAR: &str = "application/x-tar";
 /// Given out as one archive at most.
 const MOST_ARCHIVE_BYTES: u64 = 64 << 30;
 
-pub(super) fn routes(
-    router: Router<Arc<Server>>,
-    at: impl Fn(&str) -> String,
-) -> Router<Arc<Server>> {
-    let file = get(read).put(write).post(change).delete(remove);
-    let file = only(file, "GET, PUT, POST, DELETE");
-    let tree = only(get(pack).put(unpack), "GET, PUT");
+/// Statuses of what is wrong with files.
+const FILE: &[u16] = &[409, 507];
+
+pub(super) fn enter(api: &mut Api) {
     // The root has an empty path, which a wildcard does not match.
-    router
-        .route(&at("/files/"), file.clone())
-        .route(&at("/files/{*path}"), file)
-        .route(&at("/tar/"), tree.clone())
-        .route(&at("/tar/{*path}"), tree)
-        .route(&at("/watch/"), only(get(watch), "GET"))
-        .route(&at("/watch/{*path}"), only(get(watch), "GET"))
+    for (root, rest) in [("_root", ""), ("", "{*path}")] {
+        let named =
+            |id: &'static str, of_root: &'static str| if root.is_empty() { id } else { of_root };
+        let (files, tar) = (at(&format!("/files/{rest}")), at(&format!("/tar/{rest}")));
+        let one = look(
+            named("file_read", "root_read"),
+            READ,
+            "The bytes of a file; with stat or list what it is, or holds",
+        );
+        let one = one.asks::<Reading>().gives_as(200, BYTES).gives::<FileAnswer>(200).refuses(FILE);
+        api.get(&files, read, one);
+        let done = |id, summary| look(id, WRITE, summary).gives_nothing().refuses(FILE);
+        let one = done(named("file_write", "root_write"), "Write a file").asks::<Writing>();
+        api.put(&files, write, one.takes_bytes(BYTES).heavy());
+        let what = "Make a directory, move a path, or change its mode";
+        let one = done(named("file_change", "root_change"), what);
+        api.post(&files, change, one.asks::<Changing>());
+        let one = done(named("file_remove", "root_remove"), "Remove a path").asks::<Removing>();
+        api.delete(&files, remove, one);
+        let one = look(named("tar_get", "root_tar_get"), READ, "A file or a tree as an archive");
+        api.get(&tar, pack, one.gives_as(200, TAR).refuses(FILE));
+        let one = look(named("tar_put", "root_tar_put"), WRITE, "Unpack an archive below a path");
+        let one = one.heavy().takes_bytes(TAR).gives::<Unpacked>(200).refuses(FILE);
+        api.put(&tar, unpack, one);
+        let one =
+            look(named("watch", "root_watch"), READ, "What changes below a path, as it changes");
+        let one = one.asks::<Watched>().streams().refuses(FILE);
+        api.get(&at(&format!("/watch/{rest}")), watch, one);
+    }
 }
 
 /// A sandbox, and a path in it without its first slash.
@@ -48,9 +65,13 @@ struct Inside {
 }
 
 /// The files of a sandbox, and the path that a request means in there.
-async fn files(server: &Server, name: &str, path: &str) -> Result<(Files, InsidePath), Problem> {
+async fn files(
+    sandboxes: &Sandboxes,
+    name: &str,
+    path: &str,
+) -> Result<(Files, InsidePath), Problem> {
     let path = InsidePath::new(format!("/{path}")).map_err(|error| told(error.into()))?;
-    Ok((server.sandboxes.files(name).await.map_err(told)?, path))
+    Ok((sandboxes.files(name).await.map_err(told)?, path))
 }
 
 /// The one mapping from what is wrong with a file to HTTP.
@@ -79,7 +100,7 @@ fn wrong(error: FileError) -> Problem {
 }
 
 /// What `GET` may be asked: what a path is, what is in it, or some of its bytes.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Reading {
     #[serde(default)]
@@ -89,26 +110,45 @@ struct Reading {
     #[serde(default)]
     offset: u64,
     length: Option<u64>,
+    /// Of a list.
+    limit: Option<u64>,
+    cursor: Option<Word>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FileList")]
 struct Listing {
     entries: Vec<FileInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// What `stat` and `list` answer.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its shape is used")]
+enum FileAnswer {
+    Stat(FileInfo),
+    List(Listing),
 }
 
 async fn read(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Reading = question(&request)?;
-    let (files, path) = files(&server, &name, &path).await?;
+    let (files, path) = files(&sandboxes, &name, &path).await?;
     if asked.stat {
         return Ok(axum::Json(files.stat(&path).await.map_err(wrong)?).into_response());
     }
     if asked.list {
-        let entries = files.list(&path).await.map_err(wrong)?;
-        return Ok(axum::Json(Listing { entries }).into_response());
+        let part = Paged { limit: asked.limit, cursor: asked.cursor }.part()?;
+        let mut entries = files.list(&path).await.map_err(wrong)?;
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        let page = part.of(entries, |one| one.name.clone());
+        let listing = Listing { entries: page.items, next_cursor: page.next_cursor };
+        return Ok(axum::Json(listing).into_response());
     }
     pipe::answer(BYTES, move |writer| async move {
         files.read_to(&path, asked.offset, asked.length, writer).await.map_err(wrong)?;
@@ -118,7 +158,7 @@ async fn read(
 }
 
 /// What `PUT` may be told: permission bits, where to write into a file that is there, whether it may be there.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Writing {
     /// In decimal: 493 is 0755.
@@ -131,12 +171,12 @@ struct Writing {
 }
 
 async fn write(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Writing = question(&request)?;
-    let (files, path) = files(&server, &name, &path).await?;
+    let (files, path) = files(&sandboxes, &name, &path).await?;
     let position = match (asked.append, asked.offset) {
         (true, Some(_)) => return Err(Problem::field("offset", "and append exclude each other")),
         (true, None) => Some(Position::End),
@@ -156,7 +196,7 @@ async fn write(
 }
 
 /// What `POST` does to a path: one of these.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Changing {
     /// `directory`, with those above it.
@@ -169,12 +209,12 @@ struct Changing {
 }
 
 async fn change(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Changing = question(&request)?;
-    let (files, path) = files(&server, &name, &path).await?;
+    let (files, path) = files(&sandboxes, &name, &path).await?;
     match (asked.make.as_deref(), asked.move_to, asked.mode) {
         (Some("directory"), None, mode) => {
             files.make_directory(&path, mode.unwrap_or(0o755), true).await.map_err(wrong)?;
@@ -192,7 +232,7 @@ async fn change(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Removing {
     #[serde(default)]
@@ -200,22 +240,22 @@ struct Removing {
 }
 
 async fn remove(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Removing = question(&request)?;
-    let (files, path) = files(&server, &name, &path).await?;
+    let (files, path) = files(&sandboxes, &name, &path).await?;
     files.remove(&path, asked.recursive).await.map_err(wrong)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// A file or a tree, as an archive.
 async fn pack(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
 ) -> Result<Response, Problem> {
-    let (files, path) = files(&server, &name, &path).await?;
+    let (files, path) = files(&sandboxes, &name, &path).await?;
     pipe::answer(TAR, move |writer| async move {
         files.download_tar(&path, writer, MOST_ARCHIVE_BYTES).await.map_err(wrong)?;
         Ok(())
@@ -223,7 +263,7 @@ async fn pack(
     .await
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Unpacked {
     files: u64,
     directories: u64,
@@ -233,18 +273,18 @@ struct Unpacked {
 
 /// Unpacks an archive below a path.
 async fn unpack(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<axum::Json<Unpacked>, Problem> {
-    let (files, path) = files(&server, &name, &path).await?;
+    let (files, path) = files(&sandboxes, &name, &path).await?;
     let take = |reader| async { files.upload_tar(reader, &path).await.map_err(wrong) };
     let done = pipe::receive(request.into_body(), take).await?;
     let (files, directories) = (done.files, done.directories);
     Ok(axum::Json(Unpacked { files, directories, links: done.links, bytes: done.bytes }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Watched {
     #[serde(default)]
@@ -253,13 +293,13 @@ struct Watched {
 
 /// What changes below a path, as it changes, until the client goes away.
 async fn watch(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Watched = question(&request)?;
     let format = Format::of_stream(request.headers());
-    let (files, path) = files(&server, &name, &path).await?;
+    let (files, path) = files(&sandboxes, &name, &path).await?;
     let mut watching = files.watch(&path, asked.recursive).await.map_err(wrong)?;
     let outbox = Outbox::default();
     let to = outbox.clone();
@@ -268,11 +308,11 @@ async fn watch(
             match watching.next().await {
                 Ok(events) => {
                     for event in &events {
-                        super::execs::tell(format, &mut to.write(), "change", event);
+                        to.tell(format, "change", event);
                     }
                 }
                 Err(error) => {
-                    return super::execs::tell_problem(format, &mut to.write(), &wrong(error));
+                    return super::execs::tell_problem(format, &to, &wrong(error));
                 }
             }
         }

@@ -2,45 +2,65 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
 use belljar::living::{OneShot, Ran};
 use belljar::sandbox::OneShotRequest;
 
-use super::execs::{Finished, event_name, tell, tell_error};
-use super::{may_name_its_workspace, only, told};
+use super::execs::{Finished, event_name, tell_error};
+use super::{STATE, WRITE, may_be_made, told};
+use crate::api::{Api, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Server, body};
+use crate::http::{Mine, Server, Who, body};
+use crate::principal::Principal;
 use crate::problem::Problem;
 use crate::wire;
 
 /// Their names have a `_`, which no sandbox's has.
-pub(super) fn routes(router: Router<Arc<Server>>) -> Router<Arc<Server>> {
-    router
-        .route(&format!("{}/run_python", wire::SANDBOXES), only(post(python), "POST"))
-        .route(&format!("{}/run_shell", wire::SANDBOXES), only(post(shell), "POST"))
+pub(super) fn enter(api: &mut Api) {
+    let one = |id, summary| {
+        let one = start(id, WRITE, summary).takes::<OneShotRequest>().gives::<Finished>(200);
+        one.streams().refuses(STATE)
+    };
+    let ran = one("run_python", "Run Python in a sandbox that is made for it");
+    api.post(&format!("{}/run_python", wire::SANDBOXES), python, ran);
+    let ran = one("run_shell", "Run a script of bash in a sandbox that is made for it");
+    api.post(&format!("{}/run_shell", wire::SANDBOXES), shell, ran);
 }
 
-async fn python(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
-    let sandboxes = super::own(&server, &request);
-    let (format, asked) = read(&server, request).await?;
+async fn python(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (format, asked) = read(&server, &principal, "python", request).await?;
     answer(sandboxes.start_python(asked).await.map_err(told)?, format).await
 }
 
-async fn shell(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
-    let sandboxes = super::own(&server, &request);
-    let (format, asked) = read(&server, request).await?;
+async fn shell(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (format, asked) = read(&server, &principal, "bash", request).await?;
     answer(sandboxes.start_shell(asked).await.map_err(told)?, format).await
 }
 
-async fn read(server: &Server, request: Request) -> Result<(Format, OneShotRequest), Problem> {
+async fn read(
+    server: &Server,
+    principal: &Principal,
+    language: &str,
+    request: Request,
+) -> Result<(Format, OneShotRequest), Problem> {
     let format = Format::of(request.headers());
-    let ours = super::is_ours(server, &request);
-    let asked: OneShotRequest = body::json(request).await?;
-    may_name_its_workspace(ours, &asked.sandbox)?;
+    let mut asked: OneShotRequest = body::json(request).await?;
+    let applied = server.policy.of(principal, &asked.sandbox.labels);
+    applied.language(Some(language))?;
+    applied.timeout(asked.timeout_ms)?;
+    may_be_made(principal, &applied, &mut asked.sandbox)?;
     Ok((format, asked))
 }
 
@@ -54,9 +74,9 @@ async fn answer(mut running: OneShot, format: Format) -> Result<Response, Proble
     let work = Box::pin(async move {
         loop {
             match running.next().await {
-                Ok(Some(event)) => tell(format, &mut to.write(), event_name(&event), &event),
+                Ok(Some(event)) => to.tell(format, event_name(&event), &event),
                 Ok(None) => return,
-                Err(error) => return tell_error(format, &mut to.write(), &error),
+                Err(error) => return tell_error(format, &to, &error),
             }
         }
     });

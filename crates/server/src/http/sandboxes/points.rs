@@ -1,121 +1,159 @@
 //! Points to come back to, forks, and what leaves as one file.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use axum::routing::{delete, get, post};
-use belljar::living::{Committed, Difference, ForkReport, Forked};
+use belljar::living::{Committed, Difference, ForkReport, Forked, Sandboxes};
 use belljar::sandbox::{SandboxInfo, SandboxRequest, SnapshotInfo};
 use hyper::StatusCode;
 use rustix::fs::{Mode, OFlags};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::MutexGuard;
 
-use super::{Answer, only, own, question, told};
-use crate::http::{Server, body, pipe};
+use super::{Answer, Paged, READ, STATE, WRITE, Word, at, question, told};
+use crate::api::{Api, look, start};
+use crate::http::{Mine, Server, Who, body, pipe};
+use crate::policy::quota;
+use crate::principal::Principal;
 use crate::problem::Problem;
+use crate::wire;
 
 /// The form of an exported sandbox.
 const TAR: &str = "application/x-tar";
 
-pub(super) fn routes(
-    router: Router<Arc<Server>>,
-    at: impl Fn(&str) -> String,
-) -> Router<Arc<Server>> {
-    router
-        .route(&at("/snapshots"), only(get(list).post(take), "GET, POST"))
-        .route(&at("/snapshots/{tag}"), only(delete(forget), "DELETE"))
-        .route(&at("/rollback"), only(post(rollback), "POST"))
-        .route(&at("/undo"), only(post(undo), "POST"))
-        .route(&at("/redo"), only(post(redo), "POST"))
-        .route(&at("/diff"), only(get(diff), "GET"))
-        .route(&at("/fork"), only(post(fork), "POST"))
-        .route(&at("/check_fork"), only(post(check_fork), "POST"))
-        .route(&at("/promote"), only(post(promote), "POST"))
-        .route(&at("/export"), only(get(export), "GET"))
-        .route(&at("/workspace/changes"), only(get(changes), "GET"))
-        .route(&at("/workspace/commit"), only(post(commit), "POST"))
-        .route(&at("/workspace/discard"), only(post(discard), "POST"))
+pub(super) fn enter(api: &mut Api) {
+    let all = look("snapshot_list", READ, "The points of a sandbox");
+    api.get(&at("/snapshots"), list, all.asks::<Paged>().gives::<Points>(200));
+    let one = start("snapshot_take", WRITE, "Keep a point to come back to");
+    let one = one.may_take::<Taking>().gives::<SnapshotInfo>(201).refuses(STATE);
+    api.post(&at("/snapshots"), take, one);
+    let gone = look("snapshot_remove", WRITE, "Let go of a point");
+    api.delete(&at("/snapshots/{tag}"), forget, gone.gives_nothing().refuses(STATE));
+    let now = |id, summary| {
+        let now = look(id, WRITE, summary).heavy();
+        now.gives::<SandboxInfo>(200).refuses(STATE)
+    };
+    let back = now("rollback", "Make the files what they were at a point").takes::<Point>();
+    api.post(&at("/rollback"), rollback, back);
+    api.post(&at("/undo"), undo, now("undo", "Go back by one program"));
+    api.post(&at("/redo"), redo, now("redo", "Go forward by one program"));
+    let told = look("diff", READ, "What differs between two points").asks::<Between>();
+    api.get(&at("/diff"), diff, told.gives::<Difference>(200).refuses(STATE));
+    let forked = start("fork", WRITE, "Make others with the same files");
+    let forked = forked.may_take::<Forking>().gives::<Forked>(201).refuses(STATE);
+    api.post(&at("/fork"), fork, forked);
+    let checked = look("check_fork", WRITE, "Show that forks are apart").heavy();
+    let checked = checked.may_take::<Checking>().gives::<ForkReport>(200).refuses(STATE);
+    api.post(&at("/check_fork"), check_fork, checked);
+    let promoted = now("promote", "Let a fork take another's name").takes::<Promotion>();
+    api.post(&at("/promote"), promote, promoted);
+    let file =
+        look("export", READ, "The files of a point as one portable file").asks::<Exporting>();
+    api.get(&at("/export"), export, file.gives_as(200, TAR).refuses(STATE));
+    let told = look("workspace_changes", READ, "What a copy-on-write workspace has changed");
+    api.get(&at("/workspace/changes"), changes, told.gives::<Difference>(200).refuses(STATE));
+    let done = look("workspace_commit", WRITE, "Write changes to the host's directory").heavy();
+    let done = done.may_take::<Commit>().gives::<Committed>(200).refuses(STATE);
+    api.post(&at("/workspace/commit"), commit, done);
+    let done = now("workspace_discard", "Forget the changes");
+    api.post(&at("/workspace/discard"), discard, done);
+    let made = look("import", WRITE, "Make a sandbox of what an export gave").heavy();
+    let made = made.asks::<Importing>().takes_bytes(TAR).gives::<SandboxInfo>(201).refuses(STATE);
+    api.post(&format!("{}/import", wire::SANDBOXES), import, made);
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SnapshotList")]
 struct Points {
     snapshots: Vec<SnapshotInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
-async fn list(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<Points> {
-    let snapshots = server.sandboxes.snapshots(&name).await.map_err(told)?;
-    Ok(axum::Json(Points { snapshots }))
+async fn list(Mine(sandboxes): Mine, Path(name): Path<String>, request: Request) -> Answer<Points> {
+    let part = question::<Paged>(&request)?.part()?;
+    let snapshots = sandboxes.snapshots(&name).await.map_err(told)?;
+    // In the order in which they were taken; two at once by their tags.
+    let key = |one: &SnapshotInfo| format!("{} {}", one.created_at, one.tag);
+    let mut snapshots = snapshots;
+    snapshots.sort_by_key(key);
+    let page = part.of(snapshots, key);
+    Ok(axum::Json(Points { snapshots: page.items, next_cursor: page.next_cursor }))
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "SnapshotRequest")]
 struct Taking {
     tag: Option<String>,
 }
 
 async fn take(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<SnapshotInfo>), Problem> {
     let asked: Taking = body::json_or_default(request).await?;
-    let taken = server.sandboxes.snapshot(&name, asked.tag).await.map_err(told)?;
+    let taken = sandboxes.snapshot(&name, asked.tag).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(taken)))
 }
 
 async fn forget(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path((name, tag)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    server.sandboxes.remove_snapshot(&name, &tag).await.map_err(told)?;
+    sandboxes.remove_snapshot(&name, &tag).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "RollbackRequest")]
 struct Point {
     tag: String,
 }
 
 async fn rollback(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<SandboxInfo> {
     let asked: Point = body::json(request).await?;
-    server.sandboxes.rollback(&name, &asked.tag).await.map(axum::Json).map_err(told)
+    sandboxes.rollback(&name, &asked.tag).await.map(axum::Json).map_err(told)
 }
 
-async fn undo(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    server.sandboxes.undo(&name).await.map(axum::Json).map_err(told)
+async fn undo(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.undo(&name).await.map(axum::Json).map_err(told)
 }
 
-async fn redo(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
-    server.sandboxes.redo(&name).await.map(axum::Json).map_err(told)
+async fn redo(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.redo(&name).await.map(axum::Json).map_err(told)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Between {
-    from: Option<String>,
-    to: Option<String>,
+    from: Option<Word>,
+    to: Option<Word>,
 }
 
 async fn diff(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<Difference> {
     let asked: Between = question(&request)?;
-    let found = server.sandboxes.diff(&name, asked.from, asked.to).await;
+    let found = sandboxes.diff(&name, asked.from.map(|one| one.0), asked.to.map(|one| one.0)).await;
     found.map(axum::Json).map_err(told)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "ForkRequest")]
 struct Forking {
     #[serde(default = "one")]
     count: u32,
@@ -132,35 +170,56 @@ fn one() -> u32 {
 
 async fn fork(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<Forked>), Problem> {
-    let sandboxes = own(&server, &request);
     let usual = || Forking { count: 1, new_name: None, keep_env: Vec::new() };
     let Forking { count, new_name, keep_env } = body::json_or(request, usual).await?;
+    let _making = room(&server, &principal, &sandboxes, count).await?;
     let made = sandboxes.fork_keeping(&name, count, new_name, &keep_env).await;
     Ok((StatusCode::CREATED, axum::Json(made.map_err(told)?)))
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "CheckForkRequest")]
 struct Checking {
     /// Sandboxes to compare with; two forks are made when there are none.
     forks: Vec<String>,
 }
 
 async fn check_fork(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<ForkReport> {
-    let sandboxes = own(&server, &request);
     let asked: Checking = body::json_or_default(request).await?;
     sandboxes.check_fork(&name, &asked.forks).await.map(axum::Json).map_err(told)
 }
 
-#[derive(Deserialize)]
+/// Room for so many more, where a rule counts sandboxes. One maker at a time then, so that two are not one too many.
+pub(super) async fn room<'a>(
+    server: &'a Server,
+    principal: &Principal,
+    sandboxes: &Sandboxes,
+    more: u32,
+) -> Result<Option<MutexGuard<'a, ()>>, Problem> {
+    let applied = server.policy.of(principal, &BTreeMap::new());
+    let Some((rule, most)) = applied.most_sandboxes() else { return Ok(None) };
+    let making = server.making.lock().await;
+    let count = sandboxes.count();
+    if count.saturating_add(usize::try_from(more).unwrap_or(usize::MAX)) > most {
+        let detail = format!("{count} sandboxes exist, and {most} may (rule {rule})");
+        return Err(quota(&rule, detail));
+    }
+    Ok(Some(making))
+}
+
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "PromoteRequest")]
 struct Promotion {
     /// Whose place it takes.
     #[serde(rename = "as")]
@@ -168,27 +227,27 @@ struct Promotion {
 }
 
 async fn promote(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(fork): Path<String>,
     request: Request,
 ) -> Answer<SandboxInfo> {
     let asked: Promotion = body::json(request).await?;
-    server.sandboxes.promote(&fork, &asked.name).await.map(axum::Json).map_err(told)
+    sandboxes.promote(&fork, &asked.name).await.map(axum::Json).map_err(told)
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Exporting {
-    tag: Option<String>,
+    tag: Option<Word>,
 }
 
 async fn export(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Exporting = question(&request)?;
-    let file = server.sandboxes.export(&name, asked.tag).await.map_err(told)?;
+    let file = sandboxes.export(&name, asked.tag.map(|one| one.0)).await.map_err(told)?;
     let mut file = tokio::fs::File::from_std(file);
     pipe::answer(TAR, move |mut writer| async move {
         tokio::io::copy(&mut file, &mut writer).await.map_err(broken)?;
@@ -197,19 +256,20 @@ async fn export(
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Importing {
-    name: Option<String>,
+    name: Option<Word>,
 }
 
 /// `POST /v1/sandboxes/import?name=`: the body is what an export gave.
-pub(super) async fn import(
+async fn import(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<SandboxInfo>), Problem> {
     let asked: Importing = question(&request)?;
-    let sandboxes = own(&server, &request);
     let file = tempfile().map_err(broken)?;
     let mut kept = tokio::fs::File::from_std(file.try_clone().map_err(broken)?);
     pipe::receive(request.into_body(), |mut reader| async move {
@@ -217,7 +277,10 @@ pub(super) async fn import(
         kept.flush().await.map_err(broken)
     })
     .await?;
-    let new = SandboxRequest { name: asked.name, ..SandboxRequest::default() };
+    let name = asked.name.map(|one| one.0);
+    let mut new = SandboxRequest { name, ..SandboxRequest::default() };
+    server.policy.of(&principal, &new.labels).check_sandbox(&mut new)?;
+    let _making = room(&server, &principal, &sandboxes, 1).await?;
     let info = sandboxes.import(file, new).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(info)))
 }
@@ -233,15 +296,13 @@ fn broken(source: std::io::Error) -> Problem {
     told(belljar::Error::Backend { operation: "pass an archive on", source })
 }
 
-async fn changes(
-    State(server): State<Arc<Server>>,
-    Path(name): Path<String>,
-) -> Answer<Difference> {
-    server.sandboxes.workspace_changes(&name).await.map(axum::Json).map_err(told)
+async fn changes(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<Difference> {
+    sandboxes.workspace_changes(&name).await.map(axum::Json).map_err(told)
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "CommitRequest")]
 struct Commit {
     /// All that may be, when empty.
     paths: Vec<String>,
@@ -249,18 +310,15 @@ struct Commit {
 }
 
 async fn commit(
-    State(server): State<Arc<Server>>,
+    Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<Committed> {
     let asked: Commit = body::json_or_default(request).await?;
-    let done = server.sandboxes.workspace_commit(&name, asked.paths, asked.force).await;
+    let done = sandboxes.workspace_commit(&name, asked.paths, asked.force).await;
     done.map(axum::Json).map_err(told)
 }
 
-async fn discard(
-    State(server): State<Arc<Server>>,
-    Path(name): Path<String>,
-) -> Answer<SandboxInfo> {
-    server.sandboxes.workspace_discard(&name).await.map(axum::Json).map_err(told)
+async fn discard(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
+    sandboxes.workspace_discard(&name).await.map(axum::Json).map_err(told)
 }

@@ -1,0 +1,362 @@
+//! The OpenAPI 3.1 document, made from the table of operations, and the page that shows it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use crate::api::{Access, Listed, Load, Operation, Table, Takes};
+use crate::problem::CODES;
+use crate::scope::Scope;
+use crate::wire;
+
+/// Where shared schemas are in the document.
+const SCHEMAS: &str = "/components/schemas";
+
+/// The whole document.
+pub(crate) fn document(table: &Table) -> Value {
+    let settings =
+        SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = SCHEMAS.into());
+    let mut generator = settings.into_generator();
+    let mut paths: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
+    for listed in &table.listed {
+        let path = listed.path.replace("{*", "{");
+        let method = listed.method.as_str().to_ascii_lowercase();
+        let operation = operation(listed, &mut generator);
+        paths.entry(path).or_default().insert(method, operation);
+    }
+    let mut schemas = generator.take_definitions(true);
+    schemas.insert("Problem".to_owned(), problem_schema());
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Belljar",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Runs code that AI agents write where it can do no harm, and tells the truth about it. \
+                            A program that fails, is killed or meets a limit is a result, not an error.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": "http://127.0.0.1:7070" }],
+        "security": [{ "bearer": [] }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A key of `belljar key create`, or the token. The header X-API-Key does as well, in its place.",
+                },
+            },
+        },
+    })
+}
+
+fn operation(listed: &Listed, generator: &mut SchemaGenerator) -> Value {
+    let Operation { id, summary, access, once, takes, .. } = &listed.operation;
+    let mut parameters = path_parameters(&listed.path);
+    parameters.extend(query_parameters(&listed.operation, generator));
+    if *once {
+        parameters.push(json!({
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": false,
+            "description": "The same request with the same key is carried out once; later ones get the first one's answer.",
+            "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$" },
+        }));
+    }
+    let mut operation = json!({
+        "operationId": id,
+        "summary": summary,
+        "tags": [tag(&listed.path)],
+        "parameters": parameters,
+        "responses": responses(&listed.operation, &listed.path, generator),
+    });
+    let body = match takes {
+        Takes::Nothing => None,
+        Takes::Json(schema) => Some((true, wire::JSON, json!(schema(generator)))),
+        Takes::JsonOrNothing(schema) => Some((false, wire::JSON, json!(schema(generator)))),
+        Takes::Bytes(kind) => Some((false, *kind, json!({ "type": "string", "format": "binary" }))),
+    };
+    if let Some((required, kind, schema)) = body {
+        operation["requestBody"] =
+            json!({ "required": required, "content": { kind: { "schema": schema } } });
+    }
+    match access {
+        Access::Open => operation["security"] = json!([]),
+        Access::Known => {}
+        Access::Scope(scope) => operation["x-scope"] = scope.name().into(),
+    }
+    operation
+}
+
+fn tag(path: &str) -> &str {
+    path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next()).unwrap_or("server")
+}
+
+fn path_parameters(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameter = |name: &str| {
+        let whole = name.starts_with('*');
+        let schema = if whole {
+            json!({ "type": "string", "description": "A path inside, with its slashes as they are." })
+        } else {
+            json!({ "type": "string", "minLength": 1 })
+        };
+        json!({ "name": name.trim_start_matches('*'), "in": "path", "required": true, "schema": schema })
+    };
+    names.map(parameter).collect()
+}
+
+/// Each property of the question's schema is a parameter.
+fn query_parameters(operation: &Operation, generator: &mut SchemaGenerator) -> Vec<Value> {
+    let Some(query) = operation.query else { return Vec::new() };
+    let schema = json!(query(generator));
+    let required: Vec<&str> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let properties = schema["properties"].as_object().cloned().unwrap_or_default();
+    let parameter = |(name, schema): (String, Value)| {
+        let is_required = required.contains(&name.as_str());
+        json!({ "name": name, "in": "query", "required": is_required, "schema": without_null(schema) })
+    };
+    properties.into_iter().map(parameter).collect()
+}
+
+/// A question has no word for nothing: what may be nothing is left out.
+fn without_null(mut schema: Value) -> Value {
+    let Some(object) = schema.as_object_mut() else { return schema };
+    if let Some(types) = object.get_mut("type").and_then(Value::as_array_mut) {
+        types.retain(|one| one != "null");
+        if let [one] = &types[..] {
+            let one = one.clone();
+            object.insert("type".to_owned(), one);
+        }
+    }
+    if object.get("default") == Some(&Value::Null) {
+        object.remove("default");
+    }
+    if let Some(any) = object.get_mut("anyOf").and_then(Value::as_array_mut) {
+        any.retain(|one| one["type"] != "null");
+        if let [one] = &any[..] {
+            return one.clone();
+        }
+    }
+    schema
+}
+
+fn responses(operation: &Operation, path: &str, generator: &mut SchemaGenerator) -> Value {
+    let mut all: BTreeMap<u16, Value> = BTreeMap::new();
+    let id = json!({ "X-Request-Id": { "schema": { "type": "string" } } });
+    for gives in &operation.gives {
+        let response = all
+            .entry(gives.status)
+            .or_insert_with(|| json!({ "description": reason(gives.status), "headers": id }));
+        if !gives.kind.is_empty() {
+            let schema =
+                gives.schema.map_or(json!({ "type": "string" }), |of| json!(of(generator)));
+            response["content"][gives.kind] = json!({ "schema": schema });
+        }
+    }
+    for status in refusals(operation, path) {
+        let content =
+            json!({ wire::PROBLEM: { "schema": { "$ref": format!("#{SCHEMAS}/Problem") } } });
+        let problem = json!({ "description": reason(status), "headers": id, "content": content });
+        all.entry(status).or_insert(problem);
+    }
+    let named: Map<String, Value> =
+        all.into_iter().map(|(status, response)| (status.to_string(), response)).collect();
+    Value::Object(named)
+}
+
+/// The statuses of all problems that an operation can have.
+pub(crate) fn refusals(operation: &Operation, path: &str) -> Vec<u16> {
+    // The door and the questions of everybody.
+    let mut statuses = vec![400, 403, 415, 431];
+    if operation.access != Access::Open {
+        statuses.extend([400, 401, 415, 429, 500]);
+        if path.contains('{') {
+            statuses.push(404);
+        }
+        if matches!(operation.access, Access::Scope(Scope::AuditRead)) {
+            statuses.extend([404, 413]);
+        }
+    }
+    if path == crate::door::READY
+        || operation.load == Load::Heavy
+        || operation.access != Access::Open
+    {
+        statuses.push(503);
+    }
+    if !matches!(operation.takes, Takes::Nothing) || operation.once {
+        statuses.extend([408, 413]);
+    }
+    if operation.once {
+        statuses.extend([409, 422]);
+    }
+    statuses.extend(operation.refuses);
+    statuses.sort_unstable();
+    statuses.dedup();
+    statuses
+}
+
+fn reason(status: u16) -> &'static str {
+    let status = hyper::StatusCode::from_u16(status).ok();
+    status.and_then(|status| status.canonical_reason()).unwrap_or("An answer")
+}
+
+/// RFC 9457, with what is ours.
+fn problem_schema() -> Value {
+    let codes: Vec<&str> = CODES.iter().map(|one| one.code).collect();
+    json!({
+        "type": "object",
+        "description": "RFC 9457. Decide by `code`; the words are for people.",
+        "required": ["status", "title", "detail", "code", "kind", "retryable", "hint"],
+        "properties": {
+            "type": { "type": "string", "description": "A page about the code, at this server." },
+            "status": { "type": "integer" },
+            "title": { "type": "string" },
+            "detail": { "type": "string" },
+            "instance": { "type": "string" },
+            "code": { "type": "string", "enum": codes },
+            "kind": { "type": "string", "description": "The same as code." },
+            "retryable": { "type": "boolean", "description": "Whether the same request may succeed later." },
+            "hint": { "type": "string" },
+            "request_id": { "type": "string" },
+            "field": { "type": "string", "description": "The field of the request that is wrong." },
+            "errors": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["pointer", "message"],
+                    "properties": { "pointer": { "type": "string" }, "message": { "type": "string" } },
+                },
+            },
+            "rule": { "type": "string", "description": "The operator's rule that was met." },
+            "retry_after_s": { "type": "integer" },
+            "step": { "type": "string" },
+            "errno": { "type": "string" },
+            "screening": { "type": "object" },
+        },
+    })
+}
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
+color:#222;background:#fff}code,pre{font:13px ui-monospace,monospace}h2{margin-top:2.5rem}\
+details{border:1px solid #ddd;border-radius:6px;margin:.4rem 0;padding:.4rem .8rem}\
+summary{cursor:pointer}.m{display:inline-block;width:4.5rem;font-weight:700}pre{overflow:auto;background:#f6f6f6;\
+padding:.8rem}table{border-collapse:collapse}td,th{text-align:left;padding:.15rem .8rem .15rem 0;vertical-align:top}\
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#111}pre{background:#1c1c1c}details{border-color:#333}}";
+
+/// The document as one page, which fetches nothing and runs nothing.
+pub(crate) fn page(table: &Table) -> String {
+    let mut html = String::new();
+    write_page(&mut html, table).ok(); // Writing to memory does not fail.
+    html
+}
+
+fn write_page(to: &mut String, table: &Table) -> std::fmt::Result {
+    let whole = document(table);
+    write!(
+        to,
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport \
+         content=\"width=device-width,initial-scale=1\"><title>Belljar API</title><style>{STYLE}</style>\
+         <h1>Belljar API {}</h1><p>The same as <a href=/openapi.json>/openapi.json</a>. Send \
+         <code>Authorization: Bearer KEY</code>.</p>",
+        env!("CARGO_PKG_VERSION")
+    )?;
+    let mut by_tag: BTreeMap<&str, Vec<&Listed>> = BTreeMap::new();
+    for listed in &table.listed {
+        by_tag.entry(tag(&listed.path)).or_default().push(listed);
+    }
+    for (tag, all) in by_tag {
+        write!(to, "<h2>{}</h2>", escaped(tag))?;
+        for listed in all {
+            write_operation(to, listed, &whole)?;
+        }
+    }
+    write!(to, "<h2>Problems</h2><table><tr><th>code<th>status<th>retry<th>what to do</tr>")?;
+    for one in &CODES {
+        let retry = if one.retryable { "yes" } else { "" };
+        let (title, hint) = (escaped(one.title), escaped(one.hint));
+        write!(
+            to,
+            "<tr><td><code>{}</code><td>{}<td>{retry}<td>{title}: {hint}</tr>",
+            one.code, one.status
+        )?;
+    }
+    write!(to, "</table><h2>Schemas</h2>")?;
+    for (name, schema) in whole["components"]["schemas"].as_object().into_iter().flatten() {
+        let text = serde_json::to_string_pretty(schema).unwrap_or_default();
+        let (name, text) = (escaped(name), escaped(&text));
+        write!(
+            to,
+            "<details id=\"{name}\"><summary><code>{name}</code></summary><pre>{text}</pre></details>"
+        )?;
+    }
+    write!(to, "</html>")
+}
+
+fn write_operation(to: &mut String, listed: &Listed, whole: &Value) -> std::fmt::Result {
+    let path = listed.path.replace("{*", "{");
+    let method = listed.method.as_str();
+    let told = &whole["paths"][&path][method.to_ascii_lowercase()];
+    let scope = told["x-scope"]
+        .as_str()
+        .map_or(String::new(), |scope| format!(" Scope <code>{}</code>.", escaped(scope)));
+    write!(
+        to,
+        "<details><summary><span class=m>{method}</span><code>{}</code> {}</summary><p>{scope}</p>",
+        escaped(&path),
+        escaped(listed.operation.summary)
+    )?;
+    let shown = json!({
+        "parameters": told["parameters"],
+        "requestBody": told["requestBody"],
+        "responses": told["responses"],
+    });
+    let text = serde_json::to_string_pretty(&shown).unwrap_or_default();
+    write!(to, "<pre>{}</pre></details>", escaped(&text))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_id_is_used_once() {
+        let (_, table) = crate::http::api().finish();
+        let whole = document(&table);
+        let text = whole.to_string();
+        let mut found = 0;
+        for part in text.split("\"$ref\":\"").skip(1) {
+            let target = part.split('"').next().unwrap();
+            let pointer = target.strip_prefix('#').unwrap();
+            assert!(whole.pointer(pointer).is_some(), "{target}");
+            found += 1;
+        }
+        assert!(found > 50, "{found}");
+        let mut ids: Vec<&str> = table.listed.iter().map(|one| one.operation.id).collect();
+        ids.sort_unstable();
+        let count = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
+
+    #[test]
+    fn the_page_runs_and_fetches_nothing() {
+        let (_, table) = crate::http::api().finish();
+        let page = page(&table);
+        for word in ["<script", "http://", "https://", "src=", "@import", "url("] {
+            let words = page.matches(word).count();
+            // Schemas and descriptions may speak of addresses; elements may not use them.
+            assert!(words == 0 || word.starts_with("http"), "{word}");
+        }
+        assert!(page.contains("/v1/runs") && page.contains("idempotency_mismatch"));
+    }
+}

@@ -1,0 +1,28 @@
+//! schemathesis over the OpenAPI document: whatever is sent, the answers are those that the document tells.
+
+use belljar_tests::Program;
+
+use crate::running::Server;
+
+/// Streams without an end, what is no HTTP after its head, and archives, which it cannot make.
+const LEFT_OUT: [&str; 7] =
+    ["watch", "root_watch", "exec_attach", "sandbox_logs", "tar_put", "root_tar_put", "import"];
+
+#[test]
+fn answers_are_those_of_the_document() {
+    let python = std::env::var_os("BELLJAR_TEST_PYTHON").expect("cargo xtask test sets it");
+    let server = Server::with(&["--rate", "off", "--max-runs", "4"]);
+    let address = format!("http://127.0.0.1:{}", server.port);
+    let token = format!("Authorization: Bearer {}", server.token());
+    let mut program = Program::new(python)
+        .args(["-m", "schemathesis.cli", "run", &format!("{address}/openapi.json"), "--url", &address, "--header", &token])
+        .args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"])
+        .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--seed", "7"])
+        .args(["--workers", "1", "--request-timeout", "40", "--no-color", "--generation-database", "none"])
+        .env("HOME", server.path().display().to_string());
+    for id in LEFT_OUT {
+        program = program.args(["--exclude-operation-id", id]);
+    }
+    let ended = program.run();
+    assert_eq!(ended.code, Some(0), "{}\n{}", ended.out(), ended.err());
+}

@@ -1,0 +1,184 @@
+//! The policy file: what keys and labels may ask for, taken over while the server runs.
+
+use std::fs;
+
+use belljar_tests::{TempDir, wait_until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::http::Answer;
+use crate::running::{self, Server, bash, python};
+
+/// A server with this policy, and a key called ci.
+fn governed(policy: &str) -> (Server, String) {
+    let directory = TempDir::new();
+    let file = directory.file("policy.toml", policy).display().to_string();
+    let server = Server::started(directory, &["--policy", &file], &[]);
+    let key = server.key("ci", &[]);
+    (server, key)
+}
+
+fn refused(answer: &Answer, rule: &str, field: &str) {
+    let problem = answer.json();
+    assert_eq!((answer.status, &problem["code"]), (403, &json!("policy")), "{problem}");
+    assert_eq!((&problem["rule"], &problem["field"]), (&json!(rule), &json!(field)), "{problem}");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(rule)), "{problem}");
+}
+
+#[test]
+fn what_is_above_a_ceiling_is_refused_by_the_rules_name_and_never_changed() {
+    let (server, key) = governed(
+        "[default]\nleast_level = \"standard\"\n[default.limits]\nwall_ms = 5000\n\
+         [keys.ci]\nlanguages = [\"bash\"]\n[keys.ci.limits]\nmemory_bytes = 67108864\n\
+         [labels.\"team=red\"]\nlimits = { processes = 8 }\n",
+    );
+    let run = |request: &Value| server.as_key(&key, "POST", "/v1/runs", request);
+    let with = |more: Value| {
+        let mut request = bash("echo in");
+        for (name, value) in more.as_object().expect("an object") {
+            request[name] = value.clone();
+        }
+        request
+    };
+    refused(&run(&python("1")), "keys.ci.languages", "language");
+    refused(&run(&with(json!({ "level": "basic" }))), "default.least_level", "level");
+    let much = json!({ "limits": { "memory_bytes": 67_108_865 } });
+    refused(&run(&with(much)), "keys.ci.limits.memory_bytes", "limits.memory_bytes");
+    let long = json!({ "limits": { "wall_ms": 5001 } });
+    refused(&run(&with(long)), "default.limits.wall_ms", "limits.wall_ms");
+    let many = json!({ "limits": { "processes": 9 }, "labels": { "team": "red" } });
+    refused(&run(&with(many)), "labels.\"team=red\".limits.processes", "limits.processes");
+    refused(&run(&json!({ "command": ["id"] })), "keys.ci.languages", "command");
+    let batch = json!({ "requests": [bash("true"), python("1")] });
+    let told = server.as_key(&key, "POST", "/v1/batches", &batch);
+    refused(&told, "keys.ci.languages", "requests[1].language");
+    // What is within is done, and what was left out has the ceiling where that is less.
+    let outcome = run(&bash("echo in")).json();
+    assert_eq!(outcome["stdout"], "in\n", "{outcome}");
+    assert_eq!(outcome["limits"]["wall_ms"]["limit"], 5000);
+    assert_eq!(outcome["limits"]["memory_bytes"]["limit"], 67_108_864);
+    // The owner on the socket could write the file as well.
+    assert_eq!(server.run(&python("print(1)")).status, 200);
+}
+
+#[test]
+fn sandboxes_are_governed_too() {
+    let (server, key) = governed(
+        "[keys.ci]\nsandboxes = 1\nretention = \"1h\"\nwrite_paths = [\"/workspace\"]\nimages = [\"host\"]\n\
+         languages = [\"python\"]\n[keys.ci.limits]\nwall_ms = 60000\n",
+    );
+    let make = |request: &Value| server.as_key(&key, "POST", "/v1/sandboxes", request);
+    refused(&make(&json!({ "image": "debian" })), "keys.ci.images", "image");
+    refused(&make(&json!({ "ttl_ms": 3_600_001 })), "keys.ci.retention", "ttl_ms");
+    refused(&make(&json!({ "write_paths": ["/tmp"] })), "keys.ci.write_paths", "write_paths");
+    let host = json!({ "workspace": { "path": "/usr", "mode": "read_only" } });
+    let told = make(&host);
+    assert_eq!((told.status, &told.json()["field"]), (400, &json!("workspace.path")), "{told:?}");
+    let made = make(&json!({ "name": "a" }));
+    assert_eq!(made.status, 201, "{made:?}");
+    assert!(made.json()["expires_at"].is_string(), "it lives no longer than it may");
+    let full = make(&json!({ "name": "b" }));
+    assert_eq!((full.status, &full.json()["rule"]), (429, &json!("keys.ci.sandboxes")), "{full:?}");
+    let fork = server.as_key(&key, "POST", "/v1/sandboxes/a/fork", &json!({}));
+    assert_eq!((fork.status, &fork.json()["rule"]), (429, &json!("keys.ci.sandboxes")));
+    let at = |rest: &str, body: &Value| {
+        server.as_key(&key, "POST", &format!("/v1/sandboxes/a/{rest}"), body)
+    };
+    refused(&at("exec", &json!({ "cmd": ["id"] })), "keys.ci.languages", "command");
+    refused(&at("shell", &json!({ "script": "id" })), "keys.ci.languages", "language");
+    let long = json!({ "code": "1", "timeout_ms": 60_001 });
+    refused(&at("code", &long), "keys.ci.limits.wall_ms", "timeout_ms");
+    let ran = at("code", &json!({ "code": "1 + 1" })).json();
+    assert_eq!(ran["ok"], true, "{ran}");
+}
+
+#[test]
+fn workspaces_of_the_host_are_for_keys_whose_rules_list_them() {
+    let shared = TempDir::new();
+    shared.file("data", "from the host");
+    let policy = format!("[keys.ci]\nworkspaces = [{:?}]\n", shared.path().display().to_string());
+    let (server, key) = governed(&policy);
+    let make = |path: &str| {
+        let workspace = json!({ "path": path, "mode": "read_only" });
+        server.as_key(&key, "POST", "/v1/sandboxes", &json!({ "workspace": workspace }))
+    };
+    let inside = shared.path().display().to_string();
+    for outside in ["/", "/etc", &format!("{inside}/.."), &format!("{inside}x")] {
+        refused(&make(outside), "keys.ci.workspaces", "workspace.path");
+    }
+    assert_eq!(make(&inside).status, 201);
+}
+
+#[test]
+fn rates_and_quotas_of_runs_count_for_each_key() {
+    let (server, key) = governed(
+        "[keys.ci]\nrate = \"2/h\"\nconcurrent_runs = 1\n[default]\nrequests = \"1000/h\"\n",
+    );
+    let other = server.key("other", &[]);
+    let mut occupied = server.tcp();
+    let bearer = format!("Bearer {key}");
+    let lines = [("Authorization", bearer.as_str()), ("Accept", "application/x-ndjson")];
+    occupied.send("/v1/runs", &lines, &bash("echo up; sleep 60"));
+    let first = occupied.head();
+    assert_eq!(first.header("ratelimit"), Some("\"runs\";r=1;t=1800"), "{first:?}");
+    assert_eq!(first.header("ratelimit-policy"), Some("\"runs\";q=2;w=3600"));
+    occupied.chunk().expect("it runs");
+    let run = |key: &str| server.as_key(key, "POST", "/v1/runs", &bash("true"));
+    let told = run(&key);
+    assert_eq!((told.status, &told.json()["rule"]), (429, &json!("keys.ci.concurrent_runs")));
+    drop(occupied);
+    wait_until("it has ended", || run(&key).status == 200);
+    let told = run(&key);
+    assert_eq!((told.status, &told.json()["rule"]), (429, &json!("keys.ci.rate")), "{told:?}");
+    assert!(
+        told.header("retry-after")
+            .is_some_and(|wait| wait.parse::<u64>().is_ok_and(|wait| wait > 60))
+    );
+    assert_eq!(run(&other).status, 200, "others have their own");
+}
+
+#[test]
+fn requests_of_any_kind_can_be_counted() {
+    let (server, key) = governed("[keys.ci]\nrequests = \"3/h\"\n");
+    let look = || server.as_key(&key, "GET", "/v1/levels", &Value::Null);
+    assert_eq!([look().status, look().status, look().status], [200; 3]);
+    let told = look();
+    assert_eq!((told.status, &told.json()["rule"]), (429, &json!("keys.ci.requests")), "{told:?}");
+}
+
+#[test]
+fn changed_policy_is_taken_over_and_a_bad_one_is_not() {
+    let (server, key) = governed("[keys.ci]\nlanguages = [\"bash\"]\n");
+    let file = server.path().join("policy.toml");
+    let status = || server.as_key(&key, "POST", "/v1/runs", &python("print(1)")).status;
+    let state = || server.unix().get("/v1/policy", &[]).json();
+    assert_eq!((status(), &state()["state"]), (403, &json!("in_force")));
+    fs::write(&file, "[keys.ci\n").expect("ours");
+    wait_until("it is seen", || state()["state"] == "stale");
+    assert_eq!(status(), 403, "the one before holds");
+    assert!(
+        state()["error"].as_str().is_some_and(|error| error.contains("policy.toml")),
+        "{}",
+        state()
+    );
+    let ready = server.unix().get("/readyz", &[]);
+    assert_eq!((ready.status, ready.text().contains("policy: stale")), (200, true), "{ready:?}");
+    fs::write(&file, "[keys.ci]\nlanguages = [\"python\"]\n").expect("ours");
+    wait_until("it is taken over", || status() == 200);
+    assert_eq!(state()["state"], "in_force");
+    // A signal has it read at once, and does not end the server.
+    fs::write(&file, "[keys.ci]\nlanguages = [\"node\"]\n").expect("ours");
+    server.signal(Signal::HUP);
+    wait_until("it is taken over", || status() == 403);
+    assert_eq!(server.unix().get("/healthz", &[]).status, 200);
+}
+
+#[test]
+fn first_policy_with_a_mistake_is_an_error_that_names_it() {
+    let directory = TempDir::new();
+    let file = directory.file("policy.toml", "[default]\nleast_levle = \"strict\"\n");
+    let file = file.display().to_string();
+    let ended = running::program(&directory, &["--policy", &file]).run();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.out().contains("least_levle"), "{ended:?}");
+}

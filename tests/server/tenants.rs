@@ -1,0 +1,248 @@
+//! Tenants: no operation tells one of them of another. Every operation of the document is tried.
+
+use std::collections::BTreeMap;
+
+use belljar_tests::wait_until;
+use serde_json::{Value, json};
+
+use crate::http::Answer;
+use crate::running::{Server, bash};
+
+/// An operation of the document.
+struct Operation {
+    id: String,
+    method: String,
+    path: String,
+    scope: Option<String>,
+    open: bool,
+}
+
+fn operations(server: &Server) -> Vec<Operation> {
+    let document = server.unix().get("/openapi.json", &[("Host", "localhost")]).json();
+    let paths = document["paths"].as_object().expect("paths").clone();
+    let mut all = Vec::new();
+    for (path, methods) in paths {
+        for (method, operation) in methods.as_object().expect("methods") {
+            all.push(Operation {
+                id: operation["operationId"].as_str().expect("an id").to_owned(),
+                method: method.to_uppercase(),
+                path: path.clone(),
+                scope: operation["x-scope"].as_str().map(ToOwned::to_owned),
+                open: operation["security"] == json!([]),
+            });
+        }
+    }
+    assert!(all.len() > 50, "{}", all.len());
+    all
+}
+
+/// The least that an operation takes.
+fn body(id: &str) -> Value {
+    match id {
+        "exec" => json!({ "cmd": ["true"] }),
+        "shell" => json!({ "script": "true" }),
+        "code" => json!({ "code": "1" }),
+        "exec_signal" => json!({ "signal": "TERM" }),
+        "exec_resize" => json!({ "rows": 3, "columns": 4 }),
+        "rollback" => json!({ "tag": "t" }),
+        "promote" => json!({ "as": "other" }),
+        "run" => bash("true"),
+        "batch" => json!({ "requests": [] }),
+        _ => Value::Null,
+    }
+}
+
+fn query(id: &str) -> &'static str {
+    match id {
+        "file_change" | "root_change" => "?make=directory",
+        "file_read" | "root_read" => "?stat=true",
+        _ => "",
+    }
+}
+
+fn filled(operation: &Operation, names: &BTreeMap<&str, String>) -> String {
+    let mut path = operation.path.clone();
+    for (name, value) in names {
+        path = path.replace(&format!("{{{name}}}"), value);
+    }
+    path + query(&operation.id)
+}
+
+fn ask(server: &Server, key: &str, operation: &Operation, path: &str) -> Answer {
+    server.as_key(key, &operation.method, path, &body(&operation.id))
+}
+
+#[test]
+fn every_operation_needs_a_key_and_its_scope() {
+    let server = Server::start();
+    let scopes = ["runs", "sandboxes:read", "sandboxes:write", "audit:read"];
+    let keys: BTreeMap<&str, String> = scopes
+        .iter()
+        .map(|scope| (*scope, server.key(&scope.replace(':', "-"), &["--scope", scope])))
+        .collect();
+    let names = ["name", "id", "tag", "path", "code"].map(|name| (name, "nothing".to_owned()));
+    let names = BTreeMap::from(names);
+    for operation in operations(&server) {
+        let path = filled(&operation, &names);
+        let body = body(&operation.id).to_string();
+        let bare = server.tcp().ask(&operation.method, &path, &[], body.as_bytes());
+        if operation.open {
+            assert!(matches!(bare.status, 200 | 503), "{}: {bare:?}", operation.id);
+            continue;
+        }
+        for wrong in ["", "Bearer ", "Bearer bj_0123456789ab_00", "Bearer x", "Basic eDp5"] {
+            let headers = [("Authorization", wrong)];
+            let answer = server.tcp().ask(&operation.method, &path, &headers, body.as_bytes());
+            assert_eq!(answer.status, 401, "{} with {wrong:?}", operation.id);
+            assert_eq!(answer.json()["code"], "unauthorized");
+        }
+        let Some(needed) = &operation.scope else { continue };
+        for (scope, key) in &keys {
+            let covers =
+                scope == needed || (*scope == "sandboxes:write" && needed == "sandboxes:read");
+            let answer = ask(&server, key, &operation, &path);
+            let refused = answer.status == 403 && answer.json()["code"] == "scope";
+            assert_eq!(refused, !covers, "{} with {scope}: {answer:?}", operation.id);
+            if refused {
+                let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+                assert!(detail.contains(needed.as_str()), "{detail}");
+            }
+        }
+    }
+}
+
+/// What is the same in the answers to two requests that differ in a name.
+fn comparable(answer: &Answer, name: &str) -> (u16, String) {
+    let mut problem = answer.json();
+    for own in ["request_id", "instance"] {
+        problem.as_object_mut().expect("a problem").remove(own);
+    }
+    (answer.status, problem.to_string().replace(name, "NAME"))
+}
+
+#[test]
+fn what_is_anothers_is_as_unknown_as_what_is_nobodys() {
+    let server = Server::start();
+    let (one, other) = (server.key("one", &[]), server.key("other", &[]));
+    let make = |key: &str, name: &str| {
+        server.as_key(key, "POST", "/v1/sandboxes", &json!({ "name": name }))
+    };
+    let made = make(&one, "mine");
+    assert_eq!(made.status, 201, "{made:?}");
+    let id = made.json()["id"].as_str().expect("an id").to_owned();
+    let started = json!({ "cmd": ["sleep", "600"], "background": true });
+    let exec = server.as_key(&one, "POST", "/v1/sandboxes/mine/exec", &started).json();
+    let exec = exec["id"].as_str().expect("an id").to_owned();
+    let taken = json!({ "tag": "first" });
+    assert_eq!(server.as_key(&one, "POST", "/v1/sandboxes/mine/snapshots", &taken).status, 201);
+    let run = server.as_key(&one, "POST", "/v1/runs", &bash("echo secret")).json();
+    let run = run["execution_id"].as_str().expect("an id").to_owned();
+    let mut tried = 0;
+    for operation in operations(&server) {
+        if operation.open || !operation.path.contains('{') || operation.path.contains("{code}") {
+            continue;
+        }
+        // By its name, and by its id.
+        let is_run =
+            operation.path.starts_with("/v1/runs") || operation.path.contains("evolutions");
+        let pairs = if is_run {
+            vec![(run.clone(), run.replace(|c: char| c.is_ascii_digit(), "Z"))]
+        } else {
+            vec![("mine".to_owned(), "none".to_owned()), (id.clone(), id.replace('0', "Z"))]
+        };
+        for (foreign, unknown) in pairs {
+            let names = |name: &str| {
+                let inner = if is_run { name.to_owned() } else { exec.clone() };
+                BTreeMap::from([
+                    ("name", name.to_owned()),
+                    ("id", inner),
+                    ("tag", "first".to_owned()),
+                    ("path", "workspace".to_owned()),
+                ])
+            };
+            let at =
+                |name: &str| ask(&server, &other, &operation, &filled(&operation, &names(name)));
+            let (seen, unseen) = (at(&foreign), at(&unknown));
+            assert_eq!(
+                comparable(&seen, &foreign),
+                comparable(&unseen, &unknown),
+                "{}: {foreign}",
+                operation.id
+            );
+            assert_eq!(seen.status, 404, "{}: {seen:?}", operation.id);
+            tried += 1;
+        }
+    }
+    assert!(tried > 60, "{tried}");
+    let info = server.as_key(&one, "GET", "/v1/sandboxes/mine", &Value::Null);
+    assert_eq!(
+        (info.status, &info.json()["state"]),
+        (200, &json!("running")),
+        "nothing was done to it"
+    );
+}
+
+#[test]
+fn names_lists_and_records_are_each_tenants_own() {
+    let server = Server::start();
+    let (one, other) = (server.key("one", &[]), server.key("other", &[]));
+    let same = server.key("one-2", &["--tenant", "one"]);
+    let make = |key: &str| server.as_key(key, "POST", "/v1/sandboxes", &json!({ "name": "a" }));
+    assert_eq!((make(&one).status, make(&other).status), (201, 201), "both may have the name");
+    assert_eq!(make(&same).status, 409, "which the first tenant has");
+    let ids = |key: &str| {
+        let all = server.as_key(key, "GET", "/v1/sandboxes", &Value::Null).json();
+        let all = all["sandboxes"].as_array().expect("a list").clone();
+        all.iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&one), ids(&same), "keys of one tenant see the same");
+    assert_eq!((ids(&one).len(), ids(&other).len()), (1, 1));
+    assert_ne!(ids(&one), ids(&other));
+    // The owner's are apart, and the owner may look at a tenant's.
+    let all = server.unix().get("/v1/sandboxes", &[]).json();
+    assert_eq!(all["sandboxes"], json!([]));
+    let theirs = server.unix().get("/v1/sandboxes", &[("Belljar-Tenant", "one")]).json();
+    assert_eq!(theirs["sandboxes"][0]["id"], json!(ids(&one)[0]));
+    let bearer = format!("Bearer {other}");
+    let headers =
+        [("Authorization", bearer.as_str()), ("Belljar-Tenant", "one"), ("Host", "localhost")];
+    assert_eq!(server.tcp().get("/v1/sandboxes", &headers).status, 403);
+    // Volumes of one name are two.
+    let volume = json!({ "name": "v", "workspace": { "volume": "data", "mode": "read_write" } });
+    for (key, text) in [(&one, "one"), (&other, "two")] {
+        assert_eq!(server.as_key(key, "POST", "/v1/sandboxes", &volume).status, 201);
+        let script =
+            json!({ "script": format!("cat /workspace/x 2>&1; echo {text} > /workspace/x") });
+        let wrote = server.as_key(key, "POST", "/v1/sandboxes/v/shell", &script).json();
+        assert!(
+            wrote["stdout"].as_str().is_some_and(|out| out.contains("No such file")),
+            "{wrote}"
+        );
+    }
+    records_are_apart(&server, [&one, &same, &other]);
+}
+
+fn records_are_apart(server: &Server, [one, same, other]: [&str; 3]) {
+    for key in [one, same, other] {
+        assert_eq!(server.as_key(key, "POST", "/v1/runs", &bash("true")).status, 200);
+    }
+    let runs = |key: &str| {
+        let told = server.as_key(key, "GET", "/v1/audit", &Value::Null).json();
+        told["runs"].as_array().expect("a list").len()
+    };
+    wait_until("all are recorded", || runs(one) == 2 && runs(other) == 1);
+    assert_eq!(runs(same), 2);
+    let stats = server.as_key(other, "GET", "/v1/stats", &Value::Null).json();
+    assert_eq!((&stats["runs"]["runs"], &stats["pool"]), (&json!(1), &Value::Null), "{stats}");
+    let by_name = server.as_key(other, "GET", "/v1/audit?user=one", &Value::Null).json();
+    assert_eq!(by_name["runs"], json!([]), "asking for another's name does not help");
+    let lines = [
+        ("Authorization", &*format!("Bearer {other}")),
+        ("Accept", "application/x-ndjson"),
+        ("Host", "localhost"),
+    ];
+    let exported = server.tcp().get("/v1/audit", &lines).text();
+    assert!(!exported.contains("\"one\"") && !exported.contains("one/one-2"), "{exported}");
+    let all = server.unix().get("/v1/audit", &[]).json();
+    assert_eq!(all["runs"].as_array().map(Vec::len), Some(3), "the owner sees all");
+}
