@@ -104,11 +104,7 @@ class AsyncFiles:
             await self._save("files", path, file)
 
     async def watch(self, path: str = ".", *, recursive: bool = False) -> AsyncIterator[FileEvent]:
-        """What changes below a path, as it changes, until the iteration is left.
-
-        Who watches is bound by the sandbox's own filter, which refuses watches unless it was made with
-        ``options={"allow_syscalls": ["inotify_init1", "inotify_add_watch", "inotify_rm_watch"]}``.
-        """
+        """What changes below a path, as it changes, until the iteration is left."""
         query = _wire.query(recursive=recursive)
         call = _retry.Call("GET", self._at("watch", path, query), None, _retry.NDJSON, _LONGEST_S)
         async with self._transport.lines(call) as lines:

@@ -105,11 +105,7 @@ class Files:
             self._save("files", path, file)
 
     def watch(self, path: str = ".", *, recursive: bool = False) -> Iterator[FileEvent]:
-        """What changes below a path, as it changes, until the iteration is left.
-
-        Who watches is bound by the sandbox's own filter, which refuses watches unless it was made with
-        ``options={"allow_syscalls": ["inotify_init1", "inotify_add_watch", "inotify_rm_watch"]}``.
-        """
+        """What changes below a path, as it changes, until the iteration is left."""
         query = _wire.query(recursive=recursive)
         call = _retry.Call("GET", self._at("watch", path, query), None, _retry.NDJSON, _LONGEST_S)
         with self._transport.lines(call) as lines:
