@@ -383,11 +383,11 @@ async fn live(engine: &Engine, state: &Path, chance: &mut Chance) {
     let mut sandboxes = Sandboxes::open(engine, state).await.expect("a state");
     for undo in [false, true] {
         let limits = LimitsRequest { wall_ms: Some(600_000), ..LimitsRequest::default() };
-        let name = Some(format!("undo-{undo}"));
-        let new = SandboxRequest { name: name.clone(), limits, undo, ..Default::default() };
+        let name = format!("undo-{undo}");
+        let new = SandboxRequest { name: Some(name.clone()), limits, undo, ..Default::default() };
         sandboxes.create(new).await.expect("a sandbox");
         let clean = Some("clean".to_owned());
-        sandboxes.snapshot(&name.expect("a name"), clean).await.expect("a point");
+        sandboxes.snapshot(&name, clean).await.expect("a point");
     }
     for number in 0..LIVES {
         let undo = number % 2 == 1;

@@ -137,6 +137,14 @@ impl Round {
         }
     }
 
+    /// A sandbox whose keeper was killed has another name from now on.
+    fn renamed(&self, touches: &[String]) {
+        let mut killed = self.killed.lock().expect("nobody panics with it");
+        if touches.iter().any(|name| killed.keepers.contains(name)) {
+            killed.keepers.extend(touches.iter().cloned());
+        }
+    }
+
     /// Whether a request that touches these may fail.
     fn excuses(&self, names: &[String]) -> bool {
         let killed = self.killed.lock().expect("nobody panics with it");
@@ -228,12 +236,17 @@ impl Field {
             return;
         }
         let (id, keeper) = standing.swap_remove(chance.below(standing.len()));
-        let record = std::fs::read(sandboxes.join(id).join("record.json")).unwrap_or_default();
-        let record: serde_json::Value = serde_json::from_slice(&record).unwrap_or_default();
-        let Some(name) = record["name"].as_str() else { return };
-        round.killed.lock().expect("nobody panics with it").keepers.insert(name.to_owned());
+        let named = || {
+            let record = std::fs::read(sandboxes.join(id).join("record.json")).unwrap_or_default();
+            let record: serde_json::Value = serde_json::from_slice(&record).unwrap_or_default();
+            let name = record["name"].as_str().map(ToOwned::to_owned);
+            let mut killed = round.killed.lock().expect("nobody panics with it");
+            killed.keepers.extend(name);
+        };
+        named();
         // It may have ended by itself just now.
         kill_process(keeper, Signal::KILL).ok();
+        named(); // it may have another name by now
     }
 
     /// Reaps what died as ours, and gives the rest.

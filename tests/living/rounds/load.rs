@@ -126,6 +126,7 @@ impl Client {
                             return false;
                         }
                     }
+                    "promote" => round.renamed(&act.touches),
                     "undo" | "redo" => return self.look(server, &act.touches, round),
                     _ => {}
                 }

@@ -248,6 +248,12 @@ pub(super) fn mount_image(image: &Path, target: &Path) -> Result<(), StoreError>
         match belljar_sys::mount::ext4(&device, &place) {
             // The device that we found was just being cleared.
             Err(Errno::NXIO | Errno::BUSY | Errno::INVAL | Errno::IO) if held.is_none() => {}
+            // Cleared since we found it, and taken for another image: that one is mounted here now, and is somebody else's.
+            // From now on our mount holds the device, so what it says stays true.
+            Ok(()) if held.is_none() && !stands_on(&device, image) => {
+                belljar_sys::mount::detach(target)
+                    .map_err(|errno| StoreError::io(target)(errno.into()))?;
+            }
             result => return result.map_err(|errno| StoreError::io(target)(errno.into())),
         }
     }
@@ -257,11 +263,19 @@ pub(super) fn mount_image(image: &Path, target: &Path) -> Result<(), StoreError>
 /// The device that already stands on this image, because a sandbox that still lives has it mounted. A second device would
 /// be a second file system over the same bytes, and destroy them.
 fn loop_device_of(image: &Path) -> Option<PathBuf> {
-    let image = fs::canonicalize(image).ok()?;
-    fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
-        let backing = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        (Path::new(backing.trim_end()) == image).then(|| Path::new("/dev").join(entry.file_name()))
-    })
+    let devices = fs::read_dir("/sys/block").ok()?.flatten();
+    let mut devices = devices.map(|entry| Path::new("/dev").join(entry.file_name()));
+    devices.find(|device| stands_on(device, image))
+}
+
+/// Whether a loop device is over this image now.
+fn stands_on(device: &Path, image: &Path) -> bool {
+    let Some(name) = device.file_name() else { return false };
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    match (fs::read_to_string(backing), fs::canonicalize(image)) {
+        (Ok(backing), Ok(image)) => Path::new(backing.trim_end()) == image,
+        _ => false,
+    }
 }
 
 /// Removes a tree that a program may have made, however deep and closed.
