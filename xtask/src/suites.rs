@@ -22,7 +22,7 @@ use crate::warm;
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 14] = [
+pub(crate) const SUITES: [&str; 15] = [
     "conformance",
     "escape",
     "events",
@@ -36,6 +36,7 @@ pub(crate) const SUITES: [&str; 14] = [
     "evolve",
     "warm",
     "living",
+    "egress",
     "leaks",
 ];
 /// These look at the whole host or at their neighbours' speed, so their tests do not run beside each other.

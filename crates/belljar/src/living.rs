@@ -12,6 +12,7 @@ pub(crate) mod files;
 mod following;
 mod lifecycle;
 mod logs;
+mod network;
 mod points;
 mod slot;
 pub(crate) mod store;

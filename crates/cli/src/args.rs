@@ -157,6 +157,11 @@ pub(crate) struct Run {
     #[arg(long)]
     pub record: bool,
 
+    /// Let it reach a host by name: HOST[:PORT[,PORT]], *.example.com, or @SET of belljar.toml. Ports are 80 and 443
+    /// if none is given; nothing else is reached
+    #[arg(long = "egress", id = "egress", value_name = "HOST[:PORT]")]
+    pub egress: Vec<String>,
+
     /// A value that no honest program prints: in the output it is an event
     #[arg(long = "canary", id = "canaries", value_name = "VALUE")]
     pub canaries: Vec<String>,

@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod cgroup;
+pub mod egress;
 mod ids;
 mod init;
 pub mod keeper;

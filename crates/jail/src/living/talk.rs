@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::{Reached, Refused, Rule};
 use crate::layer::Check;
 use crate::plan::Plan;
 use crate::report::{Failed, Report};
@@ -91,6 +92,10 @@ pub enum Ask {
     Thaw,
     /// Start a file agent; its socket comes with the answer.
     Agent,
+    /// From now on this may be reached: the descriptor holds an [`crate::egress::EgressPlan`].
+    Egress,
+    /// What may be reached, what was, and what was refused: a [`NetworkState`] in the answer's descriptor.
+    Network,
     /// It is in use.
     Touch,
     Stop {
@@ -194,6 +199,14 @@ pub struct Usage {
     pub inodes: Option<u64>,
     pub execs: u64,
     pub frozen: bool,
+}
+
+/// What is known of a sandbox's network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkState {
+    pub rules: Vec<Rule>,
+    pub refused: Vec<Refused>,
+    pub reached: Vec<Reached>,
 }
 
 /// What `exec.json` holds.

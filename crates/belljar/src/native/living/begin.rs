@@ -56,6 +56,7 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
         allow_missing: request.allow_missing.clone(),
         allow_syscalls: request.allow_syscalls.clone(),
         deny_syscalls: request.deny_syscalls.clone(),
+        egress: request.egress.clone(),
         ..RunRequest::default()
     };
     Spec::resolve(run, None)
@@ -179,6 +180,7 @@ fn make(
         keep_workspace: false,
         hold: None,
         zygote_uid: None,
+        egress: engine.network().plan(&raise.spec.egress, engine.host(), keeper),
         fault: engine.fault(),
     })?;
     let plan = &mut planned.plan;
@@ -262,6 +264,7 @@ fn write_down(engine: &Engine, raise: &Raise, planned: &Planned) -> Result<(), E
         allow_syscalls: raise.spec.allow_syscalls.clone(),
         deny_syscalls: raise.spec.deny_syscalls.clone(),
         refuse_unix_sockets: raise.workspace.is_some(),
+        egress: raise.spec.egress.clone(),
         missing: planned.missing.clone(),
         spec_digest: raise.spec.digest(),
         versions: Versions {

@@ -1,0 +1,1 @@
+//! Sandboxes that stay: what they may reach is changed while they live.
