@@ -20,8 +20,7 @@ const MAX_SERVERS: usize = 4;
 const SETTINGS: &str = "BELLJAR_CONFIG";
 
 /// What the operator decides about networks.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
     /// Who is asked for addresses; those of the host if empty.
     pub nameservers: Vec<String>,
@@ -29,7 +28,6 @@ pub struct Network {
     pub private_by_request: bool,
     pub budget: Budget,
     /// `[egress.NAME]`, which a request names as `@NAME`.
-    #[serde(skip)]
     pub sets: BTreeMap<String, EgressRule>,
 }
 
@@ -48,8 +46,17 @@ impl Default for Network {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Settings {
-    network: Option<Network>,
+    network: NetworkSettings,
     egress: BTreeMap<String, EgressRule>,
+}
+
+/// What a file leaves out stays as it was.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct NetworkSettings {
+    nameservers: Option<Vec<String>>,
+    private_by_request: Option<bool>,
+    budget: Option<Budget>,
 }
 
 /// Where settings are looked for: the file that `BELLJAR_CONFIG` names, or the host's and then the user's.
@@ -75,8 +82,9 @@ impl Network {
             };
             let Settings { network, egress } =
                 toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-            let sets = std::mem::take(&mut self.sets);
-            self = Self { sets, ..network.unwrap_or(self) };
+            self.nameservers = network.nameservers.unwrap_or(self.nameservers);
+            self.private_by_request = network.private_by_request.unwrap_or(self.private_by_request);
+            self.budget = network.budget.unwrap_or(self.budget);
             for (name, rule) in egress {
                 let entry = EgressEntry::Rule(rule.clone());
                 egress::resolve(&[entry]).map_err(|error| wrong(format!("[egress.{name}]: {error}")))?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod evolve;
+pub(crate) mod net;
 pub(crate) mod sandbox;
 
 use std::net::SocketAddr;
@@ -50,6 +51,9 @@ pub(crate) enum Command {
     /// Look at the audit trail: list, show, export, verify, prune
     #[command(subcommand)]
     Audit(audit::Audit),
+    /// Tell of networks: what may be reached, what was, what was refused
+    #[command(subcommand)]
+    Net(net::Net),
     /// Learn the least that a run needs
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -6,6 +6,7 @@ mod catalogue;
 mod doctor;
 mod evolve;
 mod explain;
+mod net;
 mod policy;
 mod run;
 mod sandbox;
@@ -35,6 +36,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
         Command::Serve(serve) => serve::serve(serve).await,
         Command::Screen(screen) => screen::screen(screen).await,
+        Command::Net(net) => net::net(net).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Explain(explain) => explain::explain(&explain),
         Command::Report(report) => explain::report(&report),

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
+use belljar::egress::Network;
 use belljar::{Config, PoolConfig};
 use belljar_evolve::ProposerSpec;
 use belljar_server::{LimitOptions, Listening, Options};
@@ -67,6 +68,8 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         screen_rules: args.screen_rules,
         screen_least: args.screen,
         audit,
+        // Whoever asks a server is not its operator, who may still say otherwise in belljar.toml.
+        network: Network { private_by_request: false, ..Network::default() },
         ..Config::default()
     };
     raise_file_limit();

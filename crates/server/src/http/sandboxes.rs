@@ -14,7 +14,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use belljar::living::Force;
-use belljar::sandbox::{SandboxInfo, SandboxRequest, SandboxState};
+use belljar::sandbox::{EgressChange, NetworkInfo, SandboxInfo, SandboxRequest, SandboxState};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub(crate) fn routes() -> Router<Arc<Server>> {
         .route(&at("/start"), only(post(start), "POST"))
         .route(&at("/stop"), only(post(stop), "POST"))
         .route(&at("/kill"), only(post(kill), "POST"))
+        .route(&at("/egress"), only(post(set_egress).put(set_egress), "POST, PUT"))
+        .route(&at("/network"), only(get(network), "GET"))
         .route(&at("/pause"), only(post(pause), "POST"))
         .route(&at("/resume"), only(post(resume), "POST"));
     let router = execs::routes(router, at);
@@ -169,6 +171,23 @@ async fn kill(State(server): State<Arc<Server>>, Path(name): Path<String>) -> An
 
 async fn pause(State(server): State<Arc<Server>>, Path(name): Path<String>) -> Answer<SandboxInfo> {
     server.sandboxes.pause(&name).await.map(axum::Json).map_err(told)
+}
+
+/// What it may reach from now on, in place of what it may now.
+async fn set_egress(
+    State(server): State<Arc<Server>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer<SandboxInfo> {
+    let asked: EgressChange = body::json(request).await?;
+    server.sandboxes.set_egress(&name, asked.egress).await.map(axum::Json).map_err(told)
+}
+
+async fn network(
+    State(server): State<Arc<Server>>,
+    Path(name): Path<String>,
+) -> Answer<NetworkInfo> {
+    server.sandboxes.network(&name).await.map(axum::Json).map_err(told)
 }
 
 async fn resume(
