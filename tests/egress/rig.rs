@@ -94,7 +94,7 @@ impl World {
         let server = Program::new(program).arg(path).args(arguments);
         let mut server = server.directory(&self.directory.join("")).start_interactive();
         let line = server.read_line();
-        let port = line.trim().parse().unwrap_or_else(|_| panic!("{line:?}: {:?}", server.wait()));
+        let port = line.trim().parse().unwrap_or_else(|_| panic!("{line:?} is no port"));
         (server, port)
     }
 
