@@ -11,11 +11,28 @@ mod attacks;
 mod ending;
 #[path = "living/execs.rs"]
 mod execs;
+#[allow(dead_code, reason = "the suite of the server uses all of it")]
+#[path = "server/http.rs"]
+mod http;
+#[path = "living/hygiene.rs"]
+mod hygiene;
 #[path = "living/limits.rs"]
 mod limits;
+#[path = "living/matrix.rs"]
+mod matrix;
+#[path = "living/names.rs"]
+mod names;
+#[path = "living/once.rs"]
+mod once;
 #[path = "living/rig.rs"]
 mod rig;
+#[path = "living/sessions.rs"]
+mod sessions;
+#[path = "living/speaking.rs"]
+mod speaking;
 #[path = "living/streams.rs"]
 mod streams;
+#[path = "living/trees.rs"]
+mod trees;
 #[path = "living/verbs.rs"]
 mod verbs;

@@ -5,7 +5,7 @@ use belljar_tests::Sandbox;
 use crate::rig::{Web, World, echo, prints};
 
 /// A web server over TLS that speaks HTTP/1.1, in Python: `HTTPS PORT`.
-pub const TLS_SERVER: &str = "
+pub(crate) const TLS_SERVER: &str = "
 import http.server, ssl, sys
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'

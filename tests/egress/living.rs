@@ -1,6 +1,6 @@
 //! Sandboxes that stay: what they may reach is changed while they live, and told.
 
-use belljar_tests::{Ended, Program, TempDir};
+use belljar_tests::{Ended, Program, TempDir, wait_for};
 use serde_json::Value;
 
 use crate::rig::{Web, World, echo};
@@ -54,29 +54,41 @@ fn living_sandbox_is_widened_and_tightened_at_once_on_open_connections_too() {
     world.settings(&world.rule(&["a.test"], &[web.port, raw], ""));
     let place = Place::new(&world);
     place.done(&["sandbox", "create", "box"]);
-    let get = format!("curl -s -m 10 --noproxy '*' -o /dev/null -w '%{{http_code}}' http://a.test:{}/", web.port);
+    let get = format!(
+        "curl -s -m 10 --noproxy '*' -o /dev/null -w '%{{http_code}}' http://a.test:{}/",
+        web.port
+    );
     assert_eq!(place.exec(&get), "000", "nothing may be reached at first");
     place.done(&["sandbox", "egress", "box", "@test"]);
     assert_eq!(place.exec(&get), "200");
     // One connection that is open when the policy is tightened.
-    let hold = format!("
+    let hold = format!(
+        "
 import socket
 s = socket.create_connection(('a.test', {raw}), 20); s.settimeout(100)
 s.sendall(b'x'); s.recv(1); print('open', flush=True)
 try: print('cut' if not s.recv(1) else 'alive')
-except OSError: print('cut')");
-    let mut held = place.belljar(&["sandbox", "exec", "box"]).args(["--", "/usr/bin/python3", "-c", &hold]).start();
+except OSError: print('cut')"
+    );
+    let mut held = place
+        .belljar(&["sandbox", "exec", "box"])
+        .args(["--", "/usr/bin/python3", "-c", &hold])
+        .start();
     assert_eq!(held.read_line().trim(), "open");
     place.done(&["sandbox", "egress", "box"]);
     assert_eq!(held.read_line().trim(), "cut");
     assert_eq!(place.exec(&get), "000");
-    let told = place.explain();
+    // What is refused is told soon, not at once.
+    let told = wait_for("the refusal", || {
+        let told = place.explain();
+        let refused = told["refused"].as_array().expect("refusals").clone();
+        refused.iter().any(|event| event["fix"] == "--egress a.test").then_some(told)
+    });
     assert!(told["egress"].as_array().is_some_and(Vec::is_empty), "{told}");
     let reached = told["reached"].as_array().expect("a ledger").clone();
     assert!(reached.iter().any(|line| line["host"] == "a.test" && line["port"] == raw), "{told}");
     let refused = told["refused"].as_array().expect("refusals").clone();
     assert!(refused.iter().any(|event| event["rule"] == "egress/tightened"), "{told}");
-    assert!(refused.iter().any(|event| event["fix"] == "--egress a.test"), "{told}");
 }
 
 #[test]
@@ -92,5 +104,8 @@ fn what_may_be_reached_is_kept_over_a_restart() {
     assert_eq!(place.exec(&get), "200");
     let info = place.done(&["sandbox", "info", "box", "--json"]).json();
     let layers = info["receipt"]["layers"].as_array().expect("layers").clone();
-    assert!(layers.iter().any(|layer| layer["name"] == "egress" && layer["verified"] == true), "{info}");
+    assert!(
+        layers.iter().any(|layer| layer["name"] == "egress" && layer["verified"] == true),
+        "{info}"
+    );
 }

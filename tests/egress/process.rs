@@ -18,7 +18,10 @@ for line in sys.stdin: print(get(), flush=True)";
 fn egress_of(pid: u32) -> Option<u32> {
     let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let below = children(pid);
-    below.iter().copied().find(|pid| name(*pid).trim() == "belljar-egress")
+    below
+        .iter()
+        .copied()
+        .find(|pid| name(*pid).trim() == "belljar-egress")
         .or_else(|| below.into_iter().find_map(egress_of))
 }
 
@@ -30,7 +33,10 @@ fn status(pid: u32, field: &str) -> String {
 
 fn started(world: &World, web: &Web) -> belljar_tests::Running {
     let sandbox: Sandbox = world.sandbox(&["a.test"], &[web.port]);
-    sandbox.with(["--stdin", "-"]).args([format!("http://a.test:{}/", web.port)]).start("python", WAIT)
+    sandbox
+        .with(["--stdin", "-"])
+        .args([format!("http://a.test:{}/", web.port)])
+        .start("python", WAIT)
 }
 
 #[test]
@@ -45,9 +51,16 @@ fn egress_process_has_no_privileges_no_files_and_a_filter() {
     assert_eq!(status(egress, "Seccomp"), "2");
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         let bits = status(egress, set);
-        assert!(bits.bytes().all(|one| one == b'0') || set == "CapBnd" && !is_root(), "{set} {bits}");
+        assert!(
+            bits.bytes().all(|one| one == b'0') || set == "CapBnd" && !is_root(),
+            "{set} {bits}"
+        );
     }
-    let uid: u32 = status(egress, "Uid").split_whitespace().next().and_then(|one| one.parse().ok()).expect("a uid");
+    let uid: u32 = status(egress, "Uid")
+        .split_whitespace()
+        .next()
+        .and_then(|one| one.parse().ok())
+        .expect("a uid");
     let own = rustix::process::getuid().as_raw();
     assert!(if is_root() { uid > 0x7000_0000 } else { uid == own }, "{uid}");
     running.signal(Signal::TERM);
@@ -75,7 +88,8 @@ while time.time() < end:
     let first = wait_for("the egress process", || egress_of(running.id()));
     let pid = Pid::from_raw(first.cast_signed()).expect("a process");
     kill_process(pid, Signal::KILL).expect("it is ours to kill");
-    let second = wait_for("the egress process", || egress_of(running.id()).filter(|pid| *pid != first));
+    let second =
+        wait_for("the egress process", || egress_of(running.id()).filter(|pid| *pid != first));
     assert_ne!(first, second);
     let before = web.requests().len();
     wait_until("the second one serves", || web.requests().len() > before + 1);

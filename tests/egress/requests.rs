@@ -3,7 +3,7 @@
 use crate::rig::{Web, World, prints, refusal};
 
 /// Sends these bytes to a.test, one after the other on one connection, and prints each answer's first line.
-pub const TALK: &str = "
+pub(crate) const TALK: &str = "
 import socket, sys
 s = socket.create_connection(('a.test', int(sys.argv[1])), 20); s.settimeout(20)
 f = s.makefile('rb')
@@ -51,11 +51,17 @@ fn smuggled_requests_are_refused_before_a_byte_of_them_passes() {
     let port = web.port;
     let hidden = r"GET /smuggled HTTP/1.1\r\nHost: evil.test\r\n\r\n";
     for head in [
-        r"Content-Length: 5\r\nTransfer-Encoding: chunked", r"Content-Length: 5\r\nContent-Length: 0",
-        r"Transfer-Encoding: xchunked", r"Transfer-Encoding : chunked", r"X: 1\r\n Transfer-Encoding: chunked",
-        r"X: 1\nTransfer-Encoding: chunked", r"Content-Length: +5", r"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        r"Content-Length: 5\r\nTransfer-Encoding: chunked",
+        r"Content-Length: 5\r\nContent-Length: 0",
+        r"Transfer-Encoding: xchunked",
+        r"Transfer-Encoding : chunked",
+        r"X: 1\r\n Transfer-Encoding: chunked",
+        r"X: 1\nTransfer-Encoding: chunked",
+        r"Content-Length: +5",
+        r"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
     ] {
-        let request = format!(r"POST /first HTTP/1.1\r\nHost: a.test\r\n{head}\r\n\r\n0\r\n\r\n{hidden}");
+        let request =
+            format!(r"POST /first HTTP/1.1\r\nHost: a.test\r\n{head}\r\n\r\n0\r\n\r\n{hidden}");
         let sandbox = world.sandbox(&["a.test"], &[port]).args([port.to_string(), request]);
         let outcome = sandbox.run_python(TALK);
         prints(&outcome, "403");
@@ -64,8 +70,10 @@ fn smuggled_requests_are_refused_before_a_byte_of_them_passes() {
     assert_eq!(web.requests(), Vec::<String>::new());
     // The second request, hidden in the body of one that is well framed, is a body and nothing else.
     let length = hidden.replace(r"\r\n", "..").len();
-    let body = format!(r"POST /body HTTP/1.1\r\nHost: a.test\r\nContent-Length: {length}\r\n\r\n{hidden}");
-    let outcome = world.sandbox(&["a.test"], &[port]).args([port.to_string(), body]).run_python(TALK);
+    let body =
+        format!(r"POST /body HTTP/1.1\r\nHost: a.test\r\nContent-Length: {length}\r\n\r\n{hidden}");
+    let outcome =
+        world.sandbox(&["a.test"], &[port]).args([port.to_string(), body]).run_python(TALK);
     prints(&outcome, "200");
     assert_eq!(web.requests(), ["POST /body a.test"]);
 }
@@ -74,7 +82,8 @@ fn smuggled_requests_are_refused_before_a_byte_of_them_passes() {
 fn methods_and_paths_are_those_of_the_rule() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
     let port = web.port;
-    let rule = world.rule(&["a.test"], &[port], "methods = [\"GET\"]\npath_prefixes = [\"/simple/\"]");
+    let rule =
+        world.rule(&["a.test"], &[port], "methods = [\"GET\"]\npath_prefixes = [\"/simple/\"]");
     for (request, answer) in [
         (r"GET /simple/x HTTP/1.1\r\nHost: a.test\r\n\r\n", "200"),
         (r"POST /simple/x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n", "403"),
@@ -86,7 +95,10 @@ fn methods_and_paths_are_those_of_the_rule() {
         prints(&sandbox.run_python(TALK), answer);
     }
     let proxied = "curl -s -o /dev/null -w '%{http_code} ' -X $1 http://a.test:$0/$2";
-    let code = format!("for w in 'GET simple/x' 'PUT simple/x' 'GET upload'; do bash -c \"{}\" {port} $w; done", proxied.replace('$', "\\$"));
+    let code = format!(
+        "for w in 'GET simple/x' 'PUT simple/x' 'GET upload'; do bash -c \"{}\" {port} $w; done",
+        proxied.replace('$', "\\$")
+    );
     prints(&world.sandbox_with(&rule).run_bash(&code), "200 403 403");
     assert_eq!(web.requests().len(), 2, "{:?}", web.requests());
 }
@@ -97,9 +109,14 @@ fn http2_without_tls_and_unknown_words_are_refused_at_a_web_port() {
     let port = web.port;
     let rule = world.rule(&["a.test"], &[port], "protocol = \"web\"");
     for (bytes, rule_name) in [
-        (r"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "protocol"), (r"\x00\x01\x02", "protocol"),
-        (r"\r\nGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n", "protocol"), (r"SSH-2.0-x\r\n", "protocol"),
-        (r"GET / HTTP/1.1\r\nHost: a.test\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", "protocol"),
+        (r"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "protocol"),
+        (r"\x00\x01\x02", "protocol"),
+        (r"\r\nGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n", "protocol"),
+        (r"SSH-2.0-x\r\n", "protocol"),
+        (
+            r"GET / HTTP/1.1\r\nHost: a.test\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+            "protocol",
+        ),
     ] {
         let sandbox = world.sandbox_with(&rule).args([port.to_string(), bytes.to_owned()]);
         let outcome = sandbox.run_python(TALK);

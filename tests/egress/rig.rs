@@ -13,18 +13,18 @@ use belljar_tests::{Outcome, Program, Running, Sandbox, TempDir};
 type Zone = Arc<Mutex<HashMap<String, Vec<Vec<IpAddr>>>>>;
 
 /// The name server, and the settings file that names it.
-pub struct World {
+pub(crate) struct World {
     zone: Zone,
     asked: Arc<Mutex<Vec<String>>>,
     dns_port: u16,
-    pub directory: TempDir,
+    pub(crate) directory: TempDir,
 }
 
-pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 impl World {
     /// With these names at 127.0.0.1.
-    pub fn with(names: &[&str]) -> Self {
+    pub(crate) fn with(names: &[&str]) -> Self {
         let (zone, asked) = (Zone::default(), Arc::new(Mutex::new(Vec::new())));
         let (udp, tcp) = both_ports();
         let dns_port = udp.local_addr().expect("an address").port();
@@ -47,22 +47,22 @@ impl World {
     }
 
     /// What a name is answered with, time after time.
-    pub fn name(&self, name: &str, answers: &[&[IpAddr]]) {
+    pub(crate) fn name(&self, name: &str, answers: &[&[IpAddr]]) {
         let answers = answers.iter().map(|one| one.to_vec()).collect();
         self.zone.lock().expect("whole").insert(name.to_owned(), answers);
     }
 
     /// Every name that somebody asked for.
-    pub fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.lock().expect("whole").clone()
     }
 
     /// A settings file with this set, called `test`.
-    pub fn settings(&self, set: &str) -> PathBuf {
+    pub(crate) fn settings(&self, set: &str) -> PathBuf {
         self.settings_with(set, "")
     }
 
-    pub fn settings_with(&self, set: &str, network: &str) -> PathBuf {
+    pub(crate) fn settings_with(&self, set: &str, network: &str) -> PathBuf {
         let text = format!(
             "[network]\nnameservers = [\"127.0.0.1:{}\"]\n{network}\n[egress.test]\n{set}\n",
             self.dns_port
@@ -71,25 +71,25 @@ impl World {
     }
 
     /// A sandbox that may reach these hosts, at these ports, on loopback.
-    pub fn sandbox(&self, hosts: &[&str], ports: &[u16]) -> Sandbox {
+    pub(crate) fn sandbox(&self, hosts: &[&str], ports: &[u16]) -> Sandbox {
         self.sandbox_with(&self.rule(hosts, ports, ""))
     }
 
-    pub fn rule(&self, hosts: &[&str], ports: &[u16], more: &str) -> String {
+    pub(crate) fn rule(&self, hosts: &[&str], ports: &[u16], more: &str) -> String {
         format!("hosts = {hosts:?}\nports = {ports:?}\naddresses = [\"127.0.0.0/8\"]\n{more}")
     }
 
-    pub fn sandbox_with(&self, set: &str) -> Sandbox {
+    pub(crate) fn sandbox_with(&self, set: &str) -> Sandbox {
         self.sandbox_of(&self.settings(set))
     }
 
-    pub fn sandbox_of(&self, settings: &std::path::Path) -> Sandbox {
+    pub(crate) fn sandbox_of(&self, settings: &std::path::Path) -> Sandbox {
         let sandbox = Sandbox::standard().alone().host_env("BELLJAR_CONFIG", settings);
         sandbox.with(["--egress", "@test"])
     }
 
     /// A program of this directory that says its port when it listens.
-    pub fn serve(&self, program: &str, script: &str, arguments: &[&str]) -> (Running, u16) {
+    pub(crate) fn serve(&self, program: &str, script: &str, arguments: &[&str]) -> (Running, u16) {
         let path = self.directory.file(&format!("serve-{}", script.len()), script);
         let server = Program::new(program).arg(path).args(arguments);
         let mut server = server.directory(&self.directory.join("")).start_interactive();
@@ -99,23 +99,40 @@ impl World {
     }
 
     /// An authority `ca.pem`, and a certificate `server.pem` by it for these names.
-    pub fn certificates(&self, names: &[&str]) {
+    pub(crate) fn certificates(&self, names: &[&str]) {
         let directory = self.directory.join("");
         let names: Vec<String> = names.iter().map(|name| format!("DNS:{name}")).collect();
         let san = format!("subjectAltName={}", names.join(","));
-        let ca = ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,digitalSignature"];
+        let ca =
+            ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,digitalSignature"];
         let leaf = [san.as_str(), "basicConstraints=critical,CA:FALSE"];
         for (name, extensions, by) in [("ca", &ca[..], None), ("server", &leaf[..], Some("ca"))] {
             let mut openssl = Program::new("/usr/bin/openssl")
                 .directory(&directory)
-                .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=belljar test", "-newkey", "ec"])
-                .args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", &format!("{name}.key")])
+                .args([
+                    "req",
+                    "-x509",
+                    "-nodes",
+                    "-days",
+                    "2",
+                    "-subj",
+                    "/CN=belljar test",
+                    "-newkey",
+                    "ec",
+                ])
+                .args([
+                    "-pkeyopt",
+                    "ec_paramgen_curve:prime256v1",
+                    "-keyout",
+                    &format!("{name}.key"),
+                ])
                 .args(["-out", &format!("{name}.pem")]);
             for extension in extensions {
                 openssl = openssl.args(["-addext", extension]);
             }
             if let Some(by) = by {
-                openssl = openssl.args(["-CA", &format!("{by}.pem"), "-CAkey", &format!("{by}.key")]);
+                openssl =
+                    openssl.args(["-CA", &format!("{by}.pem"), "-CAkey", &format!("{by}.key")]);
             }
             let ended = openssl.run();
             assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -197,13 +214,13 @@ fn answer_stream(
 }
 
 /// A web server that keeps connections, and remembers what was asked.
-pub struct Web {
-    pub port: u16,
+pub(crate) struct Web {
+    pub(crate) port: u16,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Web {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -218,7 +235,7 @@ impl Web {
     }
 
     /// `METHOD TARGET HOST` of every request.
-    pub fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().expect("whole").clone()
     }
 }
@@ -277,7 +294,7 @@ fn serve_web(stream: TcpStream, requests: &Arc<Mutex<Vec<String>>>, port: u16) -
 }
 
 /// Whatever comes goes back; with a greeting first, if there is one.
-pub fn echo(greeting: &'static [u8]) -> u16 {
+pub(crate) fn echo(greeting: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     thread::spawn(move || {
@@ -298,14 +315,15 @@ pub fn echo(greeting: &'static [u8]) -> u16 {
 }
 
 /// The one event of a rule of the way out.
-pub fn refusal<'a>(outcome: &'a Outcome, rule: &str) -> &'a belljar::Event {
+pub(crate) fn refusal<'a>(outcome: &'a Outcome, rule: &str) -> &'a belljar::Event {
     let rule = format!("egress/{rule}");
-    let found: Vec<&belljar::Event> = outcome.events.iter().filter(|event| event.rule == rule).collect();
+    let found: Vec<&belljar::Event> =
+        outcome.events.iter().filter(|event| event.rule == rule).collect();
     assert_eq!(found.len(), 1, "{rule}: {outcome:#?}");
     found[0]
 }
 
 /// A program that says nothing but what it prints, which is this.
-pub fn prints(outcome: &Outcome, text: &str) {
+pub(crate) fn prints(outcome: &Outcome, text: &str) {
     assert!(outcome.ok() && outcome.stdout.trim_end() == text, "{text:?}: {outcome:#?}");
 }

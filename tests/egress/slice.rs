@@ -72,14 +72,23 @@ except OSError as error: print(error.errno)";
 #[test]
 fn wrong_egress_is_told_by_field_and_fix() {
     for (entry, words) in [
-        ("https://a.test", "without scheme or path"), ("*", "every host"), ("@nowhere", "@nowhere"),
-        ("a.test:x", "is not a port"), ("a.test:53", "its own"),
+        ("https://a.test", "without scheme or path"),
+        ("*", "every host"),
+        ("@nowhere", "@nowhere"),
+        ("a.test:x", "is not a port"),
+        ("a.test:53", "its own"),
     ] {
         let ended = Sandbox::standard().alone().with(["--egress", entry]).plain("python", "1");
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();
-        assert!(ended.code == Some(2) && told.contains("egress") && told.contains(words), "{ended:?}");
+        assert!(
+            ended.code == Some(2) && told.contains("egress") && told.contains(words),
+            "{ended:?}"
+        );
     }
     let basic = Sandbox::at(belljar_tests::Level::Basic).alone().with(["--egress", "a.test"]);
     let ended = basic.plain("python", "1");
-    assert!(ended.code == Some(2) && String::from_utf8_lossy(&ended.stderr).contains("level standard"), "{ended:?}");
+    assert!(
+        ended.code == Some(2) && String::from_utf8_lossy(&ended.stderr).contains("level standard"),
+        "{ended:?}"
+    );
 }

@@ -159,6 +159,46 @@ fn a_server_grades_the_same_and_warm() {
     assert!(wrong.code == Some(2) && wrong.err().contains("level"), "{wrong:?}");
 }
 
+/// Without a word of copies in it, so that warm ones are made without Python: see `jail/src/copies.rs`.
+const LEAVING: &str = "import os, signal\nseen = []\nos.posix_spawn('/bin/sleep', ['sleep', '61'], {}, setsid=True)\n\
+    def sleepers():\n    texts = [open(f'/proc/{one}/cmdline', 'rb').read() for one in os.listdir('/proc') if one.isdigit()]\n\
+    \x20   return sum(text.startswith(b'sleep') for text in texts)\n\
+    def solve(x):\n    seen.append(x)\n    if x == 'leave':\n        os.posix_spawn('/bin/sleep', ['sleep', '62'], {}, setsid=True)\n\
+    \x20   if x == 'crash':\n        os.kill(os.getpid(), signal.SIGSEGV)\n    if x == 'exit':\n        os._exit(3)\n\
+    \x20   if x == 'raise':\n        raise KeyError(x)\n    return [seen, sleepers()]\n";
+/// The first case meets what was started while the candidate was loaded, which is gone with the case.
+const LEFT: &str = r#"[{"input_args": ["first"], "expected_output": [["first"], 1]},
+    {"input_args": ["leave"], "expected_output": [["leave"], 1]},
+    {"input_args": ["crash"], "expected_output": 1}, {"input_args": ["exit"], "expected_output": 1},
+    {"input_args": ["raise"], "expected_exception": "KeyError"},
+    {"input_args": ["after"], "expected_output": [["after"], 0]},
+    {"input_args": ["last"], "expected_output": [["last"], 0]}]"#;
+
+#[test]
+fn copies_of_a_warm_candidate_share_nothing_and_leave_nothing() {
+    let server = Server::with(&["--warm", "python", "--pool-floor", "2"]);
+    server.wait_until("ready", |stats| stats.waiting >= 2);
+    let directory = files();
+    std::fs::write(directory.join("leaving.py"), LEAVING).expect("a file");
+    std::fs::write(directory.join("left.json"), LEFT).expect("a file");
+    let socket = server.socket();
+    let socket = socket.to_str().expect("text");
+    // All in one sandbox.
+    let args = ["leaving.py", "--func=solve", "--cases=left.json", "--parallel=1", "--json"];
+    let wanted = ["passed", "passed", "ended", "ended", "passed", "passed", "passed"];
+    for more in [&["--server", socket, "--start", "warm"][..], &["--no-server"]] {
+        let grade = json(&test(&directory, &[&args[..], more].concat()));
+        let results = grade["test_results"].as_array().expect("results");
+        let verdicts: Vec<&str> =
+            results.iter().filter_map(|one| one["verdict"].as_str()).collect();
+        assert_eq!(verdicts, wanted, "{more:?}: {grade:#}");
+        let details: Vec<&str> = results.iter().filter_map(|one| one["detail"].as_str()).collect();
+        assert!(details[2].contains("signal 11") && details[3].contains('3'), "{details:?}");
+        let told = |one: &Value| one["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20);
+        assert!(results.iter().all(told), "{grade:#}");
+    }
+}
+
 #[test]
 fn progress_is_for_terminals_and_data_for_pipes() {
     let directory = files();

@@ -138,3 +138,28 @@ fn a_refused_call_is_an_event_of_its_exec() {
     house.bash("quiet", "true").ok();
     assert_eq!(events(&house.raise.directory, "quiet").expect("events"), []);
 }
+
+#[test]
+fn a_read_of_the_kernels_secrets_is_an_event() {
+    let house = House::new();
+    house.start("other", &bash("sleep 100"));
+    let details = |exec: &str| -> Vec<String> {
+        let told = events(&house.raise.directory, exec).expect("events");
+        told.into_iter().map(|one| one.detail).collect()
+    };
+    let began = Instant::now();
+    house.bash("looks", "cat /proc/kallsyms /proc/keys; cat /proc/kallsyms").ok();
+    // The kernel gives a holder that does not let go 45 s.
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let told = details("looks");
+    let names = |told: &[String]| {
+        ["kallsyms", "keys"].map(|name| told.iter().any(|one| one.contains(name)))
+    };
+    assert_eq!((told.len(), names(&told)), (2, [true, true]), "{told:?}");
+    // Nobody can say whose it was: all that ran are told to have.
+    assert_eq!(details("other").len(), 2);
+    house.bash("quiet", "ls /proc").ok();
+    assert_eq!(details("quiet"), Vec::<String>::new());
+    house.bash("again", "cat /proc/keys").ok();
+    assert_eq!(names(&details("again")), [false, true], "it is told again of the next program");
+}

@@ -8,34 +8,34 @@ use belljar_tests::{Ended, Program, Running, TempDir, is_root};
 const ORDINARY: u32 = 54_321;
 
 /// A state directory, and the commands that work in it. What is left in it at the end is removed.
-struct Desk {
-    directory: TempDir,
-    socket: PathBuf,
+pub(crate) struct Desk {
+    pub directory: TempDir,
+    pub socket: PathBuf,
 }
 
 impl Desk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = TempDir::new();
         let socket = directory.join("socket");
         Self { directory, socket }
     }
 
-    fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.directory.join("state")
     }
 
-    fn program(&self) -> Program {
+    pub(crate) fn program(&self) -> Program {
         let program = Program::belljar().env("BELLJAR_STATE", self.state());
         program.env("BELLJAR_SOCKET", &self.socket)
     }
 
-    fn run(&self, words: &[&str]) -> Ended {
+    pub(crate) fn run(&self, words: &[&str]) -> Ended {
         self.program().arg("sandbox").args(words).run()
     }
 
     /// Does it, and gives what it printed.
     #[track_caller]
-    fn ok(&self, words: &[&str]) -> String {
+    pub(crate) fn ok(&self, words: &[&str]) -> String {
         let ended = self.run(words);
         assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
         text(&ended.stdout)
@@ -43,7 +43,7 @@ impl Desk {
 
     /// It is refused with these words, as the caller's mistake.
     #[track_caller]
-    fn refused(&self, words: &[&str], why: &str) {
+    pub(crate) fn refused(&self, words: &[&str], why: &str) {
         let ended = self.run(words);
         let told = text(&ended.stderr);
         assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
@@ -51,16 +51,16 @@ impl Desk {
     }
 
     #[track_caller]
-    fn json(&self, words: &[&str]) -> serde_json::Value {
+    pub(crate) fn json(&self, words: &[&str]) -> serde_json::Value {
         let told = self.ok(&[words, &["--json"]].concat());
         serde_json::from_str(&told).expect("JSON")
     }
 
-    fn state_of(&self, name: &str) -> String {
+    pub(crate) fn state_of(&self, name: &str) -> String {
         self.json(&["info", name])["state"].as_str().expect("a state").to_owned()
     }
 
-    fn serve(&self) -> Running {
+    pub(crate) fn serve(&self) -> Running {
         let state = self.state();
         let words = ["serve", "--listen", "none", "--pool", "0", "--socket"];
         let program = self.program().args(words).arg(&self.socket).arg("--state").arg(state);
@@ -88,7 +88,7 @@ impl Drop for Desk {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

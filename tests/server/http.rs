@@ -121,9 +121,7 @@ impl Connection {
             }
         } else {
             let length = answer.header("content-length").expect("a length or chunks");
-            let length = length.parse().expect("a number");
-            answer.body.resize(length, 0);
-            self.line.read_exact(&mut answer.body).expect("the whole body");
+            answer.body = self.bytes(length.parse().expect("a number"));
         }
         answer
     }
@@ -150,6 +148,13 @@ impl Connection {
         assert!(chunk.ends_with(b"\r\n"));
         chunk.truncate(size);
         (size > 0).then_some(chunk)
+    }
+
+    /// So many bytes.
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.line.read_exact(&mut bytes).expect("the whole body");
+        bytes
     }
 
     /// Reads to the end of the connection.

@@ -46,8 +46,36 @@ fn run_can_be_read_again_with_its_events_and_its_report() {
     assert!(page.text().starts_with("<!DOCTYPE html>"));
     let explained = get(&server, &format!("/v1/runs/{}/explanation", id(&outcome))).json();
     assert!(explained["recommendations"].as_array().is_some_and(|all| !all.is_empty()));
+    let failed = server.run(&python("def half(x):\n    return x / 0\n\nhalf(2)\n")).json();
+    let explained = get(&server, &format!("/v1/runs/{}/explanation", id(&failed))).json();
+    let advice = &explained["feedback"][0];
+    assert_eq!(
+        (&advice["error_type"], &advice["line"]),
+        (&"ZeroDivisionError".into(), &2.into()),
+        "{explained:#}"
+    );
+    assert!(advice["excerpt"].as_str().is_some_and(|text| text.contains("return x / 0")));
     let missing = get(&server, "/v1/runs/01HZZZZZZZ");
     assert_eq!((missing.status, missing.json()["kind"].clone()), (404, "not_found".into()));
+}
+
+#[test]
+fn a_graded_run_is_recorded_with_the_candidate_as_its_code() {
+    let server = Server::start();
+    let code = "def add(a, b):\n    return a + b\n";
+    let asked = json!({ "code": code, "cases": [{ "input_args": [2, 3], "expected_output": 5 }] });
+    let headers = [("Host", "localhost")];
+    let grade = server.unix().post("/v1/grades", &headers, &asked).json();
+    let id = grade["executions"][0].as_str().unwrap_or_else(|| panic!("{grade:#}"));
+    let run = get(&server, &format!("/v1/runs/{id}")).json();
+    assert_eq!(run["start"]["code"], code, "{run:#}");
+    let same = get(&server, &format!("/v1/runs/{}", id_of_plain(&server, code))).json();
+    assert_eq!(run["summary"]["code_digest"], same["summary"]["code_digest"], "{run:#}");
+}
+
+/// The id of an ordinary run of this code.
+fn id_of_plain(server: &Server, code: &str) -> String {
+    id(&server.run(&python(code)).json()).to_owned()
 }
 
 #[test]

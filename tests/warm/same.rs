@@ -1,6 +1,6 @@
 //! A program cannot tell how its sandbox was started: the same output, errors and end, warm and cold.
 
-use belljar_tests::{Level, Outcome, Sandbox, Server, TempDir, each_level};
+use belljar_tests::{Level, Outcome, Sandbox, Server, TempDir, each_level, is_root};
 
 fn server(language: &str) -> Server {
     Server::with(&["--warm", language])
@@ -86,6 +86,46 @@ each_level!(state_of_python_is_as_cold, [standard, strict], |level| {
         ],
     );
 });
+
+/// Names, kinds, rights and contents of all that is not the host's own tree or the kernel's; and who may write where.
+/// Only owners differ (see the guide), what is in our own corner, where programs may not look, and the /code of an
+/// interpreter that waits.
+const ROOT: &str = "import errno, os, stat
+OTHERS = ('/usr', '/proc', '/etc/ssl', '/etc/alternatives', '/.belljar', '/code')
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+print(sorted((m[4], m[5], m[m.index('-') + 1]) for m in mounts if not m[4].startswith('/.belljar')))
+for top, names, files in os.walk('/'):
+    names[:] = sorted(n for n in names if os.path.join(top, n) not in OTHERS)
+    for path in [top] + [os.path.join(top, n) for n in sorted(files + names)]:
+        s = os.lstat(path)
+        small = stat.S_ISREG(s.st_mode) and s.st_size < 4096
+        try:
+            held = open(path).read() if small else os.readlink(path) if stat.S_ISLNK(s.st_mode) else ''
+        except OSError as error:
+            held = error.errno
+        print(path, oct(s.st_mode), s.st_rdev, held, os.access(path, os.W_OK))
+for path in ('/x', '/etc/x', '/etc/passwd', '/usr/x', '/home/x', '/dev/x', '/.belljar/x', '/proc/x'):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+        print(path, 'written')
+    except OSError as error:
+        print(path, errno.errorcode[error.errno])
+";
+
+each_level!(root_is_as_cold, [standard, strict], |level| {
+    all_same(level, "python", &[ROOT]);
+});
+
+/// Root's server shows all its sandboxes one root, whose file system nobody can write to; an ordinary user's makes one
+/// for each.
+#[test]
+fn root_that_is_held_ready_is_read_only_beneath_its_mounts_too() {
+    let server = server("python");
+    let code = "print([line.split()[-1] for line in open('/proc/self/mountinfo') if line.split()[4] == '/'])";
+    let outcome = server.warm(Level::Standard).run_code("python", code);
+    let expected = if is_root() { "['ro," } else { "['rw," };
+    assert!(outcome.stdout.starts_with(expected), "{outcome:?}");
+}
 
 each_level!(python_ends_as_cold, [standard, strict], |level| {
     all_same(

@@ -13,6 +13,7 @@ mod cgroups;
 mod r#gen;
 mod leaks;
 mod ordinary_user;
+mod packages;
 mod prereqs;
 mod processes;
 mod shell;
@@ -52,8 +53,8 @@ enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// Run only these (default: all, in this order): prereqs, format, clippy, tidy, unit, docs, and the
-    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, server, audit, grade, warm,
-    /// leaks; and vm, which boots another kernel
+    /// real-kernel suites conformance, escape, events, faults, benign, concurrency, cli, server, audit, grade, evolve,
+    /// warm, living, sdk, mcp, leaks; and vm, which boots another kernel
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
     #[command(flatten)]

@@ -15,6 +15,7 @@ use crate::Scope;
 use crate::cgroups::Delegation;
 use crate::leaks::{self, Snapshot};
 use crate::ordinary_user::User;
+use crate::packages;
 use crate::shell;
 use crate::test::{Counts, Tally, libtest};
 use crate::warm;
@@ -22,7 +23,7 @@ use crate::warm;
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 15] = [
+pub(crate) const SUITES: [&str; 17] = [
     "conformance",
     "escape",
     "events",
@@ -37,6 +38,8 @@ pub(crate) const SUITES: [&str; 15] = [
     "warm",
     "living",
     "egress",
+    "sdk",
+    "mcp",
     "leaks",
 ];
 /// These look at the whole host or at their neighbours' speed, so their tests do not run beside each other.
@@ -58,7 +61,11 @@ pub(crate) fn run(scope: &Scope, wanted: &BTreeSet<&str>, tally: &mut Tally) {
     }
     let mut stage = None;
     tally.step("build", || {
-        stage = Some(Stage::build()?);
+        let built = Stage::build()?;
+        if suites.contains(&packages::WHEEL_SUITE) {
+            packages::build_wheel(&built.directory)?;
+        }
+        stage = Some(built);
         Ok(Counts::one())
     });
     // Without binaries there is nothing to run, and the step has already failed.
@@ -235,7 +242,8 @@ impl Stage {
             // What the suites run is recorded, but not among the developer's own runs.
             .env("BELLJAR_STATE", state(identity.word()))
             .env("BELLJAR_MUST_RUN", "native")
-            .env("BELLJAR_TEST_USER", identity.word());
+            .env("BELLJAR_TEST_USER", identity.word())
+            .envs(packages::variables());
         match identity {
             Identity::Root => {
                 command.env("HOME", "/root").env("USER", "root");

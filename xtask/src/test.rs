@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::shell::{self, End};
 use crate::suites;
-use crate::{Passed, TestArgs, r#gen, prereqs, tidy, vm};
+use crate::{Passed, TestArgs, r#gen, packages, prereqs, tidy, vm};
 
 /// Compiling everything and running the unit tests on a slow machine with a cold cache.
 const CARGO_LIMIT: Duration = Duration::from_secs(1200);
@@ -83,7 +83,11 @@ pub(crate) fn run(args: &TestArgs) -> Result<Passed> {
     let mut tally = Tally::default();
     // Suites name programs by path, so a selected suite needs the prerequisites too.
     if wanted.contains("prereqs") || suites::SUITES.iter().any(|suite| wanted.contains(suite)) {
-        tally.step("prereqs", || prereqs::provide().map(|()| Counts::one()));
+        tally.step("prereqs", || {
+            prereqs::provide()?;
+            packages::provide(&wanted)?;
+            Ok(Counts::one())
+        });
     }
     for name in STEPS.into_iter().skip(1).filter(|name| wanted.contains(name)) {
         tally.step(name, || match name {

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use crate::model::egress::{self, EgressEntry, EgressRule};
 use crate::model::error::SpecError;
-use crate::native::host::Host;
 use crate::native::egress_ids;
+use crate::native::host::Host;
 use crate::seccomp;
 
 /// Name servers that are taken from a file.
@@ -87,7 +87,8 @@ impl Network {
             self.budget = network.budget.unwrap_or(self.budget);
             for (name, rule) in egress {
                 let entry = EgressEntry::Rule(rule.clone());
-                egress::resolve(&[entry]).map_err(|error| wrong(format!("[egress.{name}]: {error}")))?;
+                egress::resolve(&[entry])
+                    .map_err(|error| wrong(format!("[egress.{name}]: {error}")))?;
                 self.sets.insert(name, rule);
             }
         }
@@ -121,16 +122,20 @@ impl Network {
     fn no_such_set(&self, name: &str) -> SpecError {
         let known: Vec<&str> = self.sets.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        let reason = format!("names the set @{name}, which belljar.toml does not have (it has {known})");
+        let reason =
+            format!("names the set @{name}, which belljar.toml does not have (it has {known})");
         SpecError::new("egress", reason)
     }
 
     fn servers(&self) -> Result<Vec<SocketAddr>, String> {
         if self.nameservers.is_empty() {
-            return Ok(host_servers(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()));
+            return Ok(host_servers(
+                &std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
+            ));
         }
         let parse = |text: &String| {
-            let whole = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
+            let whole =
+                text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
             whole.map_err(|_| format!("\"{text}\" is not ADDRESS or ADDRESS:PORT"))
         };
         self.nameservers.iter().map(parse).collect()
@@ -204,7 +209,8 @@ mod tests {
 
     #[test]
     fn a_set_is_named_by_requests() {
-        let network = network("[egress.index]\nhosts = [\"a.example\"]\nmethods = [\"GET\"]").unwrap();
+        let network =
+            network("[egress.index]\nhosts = [\"a.example\"]\nmethods = [\"GET\"]").unwrap();
         let found = network.expand(&["@index".into(), "b.example".into()]).unwrap();
         assert_eq!(egress::resolve(&found).unwrap()[0].methods, ["GET"]);
         let error = network.expand(&["@indx".into()]).unwrap_err().to_string();
@@ -220,7 +226,11 @@ mod tests {
             let error = network.expand(&[private.into()]).unwrap_err().to_string();
             assert!(error.contains("not public"), "{error}");
         }
-        let rule = EgressRule { hosts: vec!["a.example".into()], addresses: vec!["0.0.0.0/0".into()], ..EgressRule::default() };
+        let rule = EgressRule {
+            hosts: vec!["a.example".into()],
+            addresses: vec!["0.0.0.0/0".into()],
+            ..EgressRule::default()
+        };
         assert!(network.expand(&[EgressEntry::Rule(rule)]).is_err());
         assert!(Network::default().expand(&["10.1.2.3".into()]).is_ok());
     }

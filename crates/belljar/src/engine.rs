@@ -252,7 +252,7 @@ impl Engine {
             None => self.cgroups(&profile.spec, &id, keeper.id()).await,
         };
         (prepared.id, prepared.keeper, prepared.cgroups) = (&id, keeper.id(), &cgroups);
-        let kind = kind.map_or_else(|| Kind::make(&prepared).map(Arc::new), Ok);
+        let kind = kind.map_or_else(|| Kind::make(&prepared, None).map(Arc::new), Ok);
         match kind.and_then(|kind| Ok((kind.adopt(&prepared)?, kind))) {
             Ok(((planned, own, claim), kind)) => {
                 let cgroup = planned.plan.cgroup.clone();

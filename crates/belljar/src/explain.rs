@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use crate::audit::{RunRecord, State};
+use crate::grade::{Feedback, FeedbackKind, feedback};
 use crate::model::event::{Event, Risk, Severity};
 use crate::model::level::Level;
 use crate::model::outcome::{Outcome, Verdict};
@@ -14,6 +15,8 @@ use crate::visible::{shortened, visible_line};
 const SHOWN_EVENTS: usize = 12;
 /// Of one detail, command or fix in a text.
 const SHOWN_CHARACTERS: usize = 300;
+/// Of the advice for the next attempt in a text.
+const FEEDBACK_CHARACTERS: usize = 2000;
 /// Different recommendations from events.
 const MOST_FIXES: usize = 8;
 
@@ -28,6 +31,8 @@ pub struct Explanation {
     pub events: Vec<Event>,
     /// What to do, what weighs most first.
     pub recommendations: Vec<String>,
+    /// What whoever wrote the program can do better: the error, its line, the code around it.
+    pub feedback: Vec<Feedback>,
     language: Option<String>,
     level: String,
 }
@@ -43,6 +48,7 @@ impl Explanation {
             reasons: Vec::new(),
             events: Vec::new(),
             recommendations: Vec::new(),
+            feedback: Vec::new(),
             language: run.summary.language.clone(),
             level,
         };
@@ -50,7 +56,15 @@ impl Explanation {
         let mut events = outcome.events.clone();
         events.sort_by_key(|event| std::cmp::Reverse(event.severity)); // stable: then as they came
         let recommendations = recommendations(&outcome, &events);
-        Self { reasons: outcome.risk_reasons.clone(), events, recommendations, ..base }
+        let code = run.start.as_ref().and_then(|start| start["code"].as_str()).unwrap_or_default();
+        let language = base.language.as_deref().unwrap_or_default();
+        let feedback = feedback::of_outcome(&outcome, code, language);
+        Self { reasons: outcome.risk_reasons.clone(), events, recommendations, feedback, ..base }
+    }
+
+    /// Errors of the program itself. What it was refused and which limits it met is told by its events.
+    fn errors(&self) -> Vec<Feedback> {
+        self.feedback.iter().filter(|one| one.kind == FeedbackKind::Error).cloned().collect()
     }
 
     /// For people.
@@ -83,6 +97,11 @@ impl Explanation {
         if self.recommendations.is_empty() {
             lines.push(format!("  {}", words::NOTHING_TO_DO));
         }
+        let advice = feedback::text(&self.errors(), FEEDBACK_CHARACTERS);
+        if !advice.is_empty() {
+            lines.extend([String::new(), words::NEXT_ATTEMPT.to_owned()]);
+            lines.extend(advice.lines().map(|line| format!("  {}", short(line))));
+        }
         lines.join("\n")
     }
 
@@ -94,6 +113,8 @@ impl Explanation {
             let head = visible_line(&words::event_head(event));
             parts.push(format!("{head} ({}).", visible_line(&words::event_fix(&event.fix))));
         }
+        let advice = feedback::text(&self.errors(), most);
+        parts.extend(advice.lines().map(|line| visible_line(line.trim())));
         shortened(&parts.join(" "), most)
     }
 }

@@ -52,6 +52,7 @@ pub mod store;
 pub mod visible;
 
 pub use batch::Budget;
+pub use belljar_jail::egress::Reached;
 pub use belljar_jail::layer::{Check, Layer};
 #[doc(hidden)]
 pub use belljar_jail::living::talk as living_talk;
@@ -64,7 +65,6 @@ pub use living::files::{
     Downloaded, FileError, FileEvent, FileEventKind, FileFault, Files, InsidePath, Position,
     PutOptions, Unpacked, Uploaded, Watching, pack_host, unpack_host,
 };
-pub use belljar_jail::egress::Reached;
 pub use model::egress::{EgressEntry, EgressRule, Protocol};
 pub use model::error::{Error, SpecError, step_name};
 pub use model::event::{Event, EventKind, Process, Risk, Severity, Weighed};

@@ -10,9 +10,12 @@ pub(crate) mod contexts;
 mod execs;
 pub(crate) mod files;
 mod following;
+mod hygiene;
 mod lifecycle;
 mod logs;
 mod network;
+mod once;
+mod owed;
 mod points;
 mod slot;
 pub(crate) mod store;
@@ -26,6 +29,7 @@ use store::{Base, Holder, Record, Store, StoreConfig, StoreError};
 use crate::engine::Engine;
 use crate::model::error::Error;
 use crate::native::living::{self, Living};
+use owed::Owed;
 use slot::Slot;
 
 pub use files::{
@@ -33,8 +37,10 @@ pub use files::{
     Unpacked, pack_host, unpack_host,
 };
 pub use following::{Following, Offsets};
+pub use hygiene::{ForkCheck, ForkReport, Forked};
 pub use lifecycle::Force;
 pub use logs::Log;
+pub use once::{OneShot, Ran};
 pub use points::{Committed, Difference, Left};
 
 /// Sandboxes of one state directory, unless its owner says otherwise.
@@ -50,6 +56,7 @@ pub struct Sandboxes {
     store: Arc<Store>,
     volumes: PathBuf,
     slots: Arc<Mutex<HashMap<String, Arc<Slot>>>>,
+    owed: Owed,
 }
 
 impl Sandboxes {
@@ -68,11 +75,22 @@ impl Sandboxes {
         self.store.let_go();
     }
 
+    /// Returns when nothing is under way any more of what must be ended because nobody waits for it: execs that are not in the
+    /// background, and one-shots. Whoever ends this process soon should wait for it, though not for ever.
+    pub async fn wind_up(&self) {
+        self.owed.nothing().await;
+    }
+
     async fn open_as(engine: &Engine, state: &Path, holder: Holder) -> Result<Self, Error> {
         let (state, volumes) = (state.to_owned(), state.join(VOLUMES));
         let store = blocking(move || open_store(&state, holder)).await?;
-        let this =
-            Self { engine: engine.clone(), store: Arc::new(store), volumes, slots: Arc::default() };
+        let this = Self {
+            engine: engine.clone(),
+            store: Arc::new(store),
+            volumes,
+            slots: Arc::default(),
+            owed: Owed::default(),
+        };
         let mut live = BTreeSet::new();
         for record in this.store.list() {
             if Living::connect(&this.store.directory(&record.id)).await?.is_some() {
@@ -95,6 +113,17 @@ impl Sandboxes {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Slot::new(id.to_owned(), self.store.directory(id)));
         Arc::clone(slots.entry(id.to_owned()).or_insert_with(new))
+    }
+
+    /// Something that leads from one state to another, to its end: whoever asked for it may go away meanwhile, and would
+    /// leave a sandbox behind that is frozen, or not stood up again.
+    async fn whole<T, F>(&self, act: impl FnOnce(Self) -> F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let done = tokio::spawn(act(self.clone())).await;
+        done.unwrap_or(Err(Error::Lost { what: "what was done to it broke off" }))
     }
 
     /// Something that reads and writes the disk, where it holds nobody up.

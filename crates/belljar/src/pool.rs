@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::engine::Engine;
 use crate::languages::{Interpreter, Language};
@@ -124,6 +124,12 @@ impl Shelf {
         self.target.saturating_sub(self.waiting.len() + self.making)
     }
 
+    /// One that lives. The newest: what was touched last is in the processor's caches.
+    fn take_well(&mut self) -> Option<Parked> {
+        // One that died while it waited is dropped, and mended by the next look.
+        std::iter::from_fn(|| self.waiting.pop_back()).find(Parked::is_well)
+    }
+
     /// The end of a window: nobody came in vain, so half of what was never used can go.
     fn shrink(&mut self) -> Vec<Parked> {
         if self.window_misses == 0 {
@@ -171,8 +177,18 @@ pub(crate) struct Pool {
     changed: Notify,
     /// One zygote is started at a time.
     starting: tokio::sync::Mutex<()>,
-    /// Runs that go on in a sandbox of ours. While there are any, what is made for later stands back.
+    /// Runs that go on in a sandbox of ours. While there are a few, what is made for later stands back.
     running: AtomicUsize,
+    /// Who may make a sandbox for a run that found none. All at once would be in each other's way.
+    makers: Semaphore,
+}
+
+/// How a run that found no sandbox comes to one.
+pub(crate) enum Made<'a> {
+    /// Somebody has put one back, or was quicker.
+    Meanwhile(Box<Parked>),
+    /// To be made; hold this until it is.
+    ByYou(#[expect(dead_code, reason = "held, not read")] Option<SemaphorePermit<'a>>),
 }
 
 /// A run that goes on; dropped with it.
@@ -193,12 +209,14 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     pub(crate) fn new(config: PoolConfig) -> Self {
+        let makers = config.makers.max(1);
         Self {
             config,
             state: Mutex::default(),
             changed: Notify::new(),
             starting: tokio::sync::Mutex::default(),
             running: AtomicUsize::new(0),
+            makers: Semaphore::new(makers),
         }
     }
 
@@ -221,14 +239,7 @@ impl Pool {
         }
         let shelf = state.shelves.get_mut(key)?;
         shelf.used = Instant::now();
-        let parked = loop {
-            // The newest: what was touched last is in the processor's caches.
-            match shelf.waiting.pop_back() {
-                Some(parked) if parked.is_well() => break Some(parked),
-                Some(_) => {} // died while it waited; dropped, and mended by the next look
-                None => break None,
-            }
-        };
+        let parked = shelf.take_well();
         shelf.window_least = shelf.window_least.min(shelf.waiting.len());
         if parked.is_some() {
             shelf.hits += 1;
@@ -240,6 +251,18 @@ impl Pool {
         drop(state);
         self.changed.notify_one();
         parked
+    }
+
+    /// Waits for the right to make one for a run that found none, or for one that was made meanwhile.
+    pub(crate) async fn make_or_take(&self, wanted: &Wanted) -> Made<'_> {
+        // Never closed; and without the right it would be made all the same.
+        let right = self.makers.acquire().await.ok();
+        let mut state = self.state();
+        let shelf = state.shelves.get_mut(&wanted.profile.key);
+        match shelf.and_then(Shelf::take_well) {
+            Some(parked) => Made::Meanwhile(Box::new(parked)),
+            None => Made::ByYou(right),
+        }
     }
 
     pub(crate) fn lacks_memory(&self) -> bool {
@@ -284,7 +307,10 @@ impl Pool {
         let all = state.shelves.values();
         let making: usize = all.clone().map(|shelf| shelf.making).sum();
         let waiting: usize = all.map(|shelf| shelf.waiting.len()).sum();
-        let busy = self.running.load(Ordering::Relaxed) > 0;
+        // A lone run shall not share the processors with what is made for later. When there are more runs than
+        // processors nobody is alone, and what is not made now will be waited for in a moment.
+        let running = self.running.load(Ordering::Relaxed);
+        let busy = (1..=self.config.makers).contains(&running);
         let makers = if busy { 1 } else { self.config.makers };
         if making >= makers || making + waiting >= self.config.ceiling {
             return None;
@@ -406,12 +432,13 @@ impl Pool {
         prepared: &Prepared<'_>,
     ) -> Result<Arc<Kind>, Error> {
         let known = self.state().kinds.get(&profile.key).cloned();
-        if let Some(kind) = known.filter(|one| one.serves(prepared.zygote_uid)) {
+        if let Some(kind) = known.clone().filter(|one| one.serves(prepared.zygote_uid)) {
             return Ok(kind);
         }
-        let kind = Arc::new(Kind::make(prepared)?);
+        let kind = Arc::new(Kind::make(prepared, known.as_deref())?);
         let mut state = self.state();
-        state.kinds.retain(|_, one| one.is_fresh());
+        let kept = &mut state.kinds;
+        kept.retain(|key, one| one.is_fresh() || *key == profile.key);
         if !state.closed {
             state.kinds.insert(profile.key.clone(), kind.clone());
         }

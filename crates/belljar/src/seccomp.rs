@@ -153,6 +153,15 @@ pub fn compile(
     Ok(program::assemble(&NATIVE, hearing, decide))
 }
 
+/// A filter that lets these calls through and no other. A name that this machine has no call for needs none.
+pub(crate) fn compile_only(names: &[&str]) -> Vec<Instruction> {
+    let decide = |call: &Call| {
+        let action = if names.contains(&call.name) { Action::Allow } else { EPERM };
+        Decision { mark: Mark::Quiet, ..Decision::plain(action) }
+    };
+    program::assemble(&NATIVE, Hearing::Nothing, decide)
+}
+
 /// Why a call was refused: the same decision again, for the words of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {

@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Sandbox(Box<sandbox::Sandbox>),
     /// Serve runs over HTTP, on a Unix socket and on loopback
     Serve(Serve),
+    /// Give a model tools over standard input and output: the Model Context Protocol
+    Mcp(Mcp),
     /// Print numbers of all recorded runs, and what the running server keeps ready
     Stats(audit::Stats),
     /// Say in plain words what a run was refused, and what to do about it
@@ -444,6 +446,21 @@ pub(crate) struct Batch {
 
     #[command(flatten)]
     pub audit: audit::AuditArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For the configuration of an MCP client: {\"mcpServers\": {\"belljar\": {\"command\": \"belljar\", \"args\": [\"mcp\"]}}}.
+The tools are those of your running server; where none runs, this process becomes one at the first call, at the usual
+socket, until its input ends. A server speaks MCP over HTTP at /mcp by itself.")]
+pub(crate) struct Mcp {
+    /// Use the server at this socket, and no other
+    #[arg(long, value_name = "PATH")]
+    pub server: Option<PathBuf>,
+
+    /// The state directory of a server that is started here [default: as of belljar serve]
+    #[arg(long, value_name = "DIR", conflicts_with = "server")]
+    pub state: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ mod catalogue;
 mod doctor;
 mod evolve;
 mod explain;
+mod mcp;
 mod net;
 mod policy;
 mod run;
@@ -35,6 +36,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
         Command::Serve(serve) => serve::serve(serve).await,
+        Command::Mcp(mcp) => mcp::mcp(mcp).await,
         Command::Screen(screen) => screen::screen(screen).await,
         Command::Net(net) => net::net(net).await,
         Command::Stats(stats) => stats::stats(stats).await,

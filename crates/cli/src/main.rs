@@ -29,15 +29,21 @@ fn main() -> ExitCode {
         && !belljar_server::places::socket().is_some_and(|path| path.exists());
     let ahead = if starts_here { belljar::start_ahead() } else { None };
     let arguments = args::Arguments::parse();
-    let mut builder = if matches!(arguments.command, args::Command::Serve(_)) {
-        commands::serve_runtime()
-    } else {
-        // One run needs no second thread, and is sooner without.
-        tokio::runtime::Builder::new_current_thread()
-    };
+    let mut builder =
+        if matches!(arguments.command, args::Command::Serve(_) | args::Command::Mcp(_)) {
+            commands::serve_runtime()
+        } else {
+            // One run needs no second thread, and is sooner without.
+            tokio::runtime::Builder::new_current_thread()
+        };
     let runtime = builder.enable_io().enable_time().build();
     let code = match runtime {
-        Ok(runtime) => runtime.block_on(commands::dispatch(arguments, ahead)),
+        Ok(runtime) => {
+            let code = runtime.block_on(commands::dispatch(arguments, ahead));
+            // Somebody may still be reading a standard input that nobody closes.
+            runtime.shutdown_background();
+            code
+        }
         Err(error) => render::trouble(&format!("cannot start the runtime: {error}"), 125),
     };
     ExitCode::from(code)

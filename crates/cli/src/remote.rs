@@ -137,7 +137,7 @@ pub(crate) fn find(args: &Run) -> Result<Option<Server>, Error> {
 }
 
 /// Connects without waiting, and only to a process of this very user: it will see the code.
-fn connect(path: &Path) -> io::Result<StdStream> {
+pub(crate) fn connect(path: &Path) -> io::Result<StdStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

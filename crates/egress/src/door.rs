@@ -73,12 +73,16 @@ impl Refusal {
         let what = match self.why {
             Some(Why::Name) => format!("{target} is not allowed. To allow it: --egress {target}"),
             Some(Why::Port) => {
-                format!("port {port} of {target} is not allowed. To allow it: --egress {target}:{port}")
+                format!(
+                    "port {port} of {target} is not allowed. To allow it: --egress {target}:{port}"
+                )
             }
             Some(Why::Host) => format!("the request is for another host than {target}"),
             Some(Why::Method | Why::Path) => format!("{} is not allowed at {target}", self.detail),
             Some(Why::Framing) => format!("the request has {}", self.detail),
-            Some(Why::Address) => format!("{target} resolves to {}, which is not public", self.detail),
+            Some(Why::Address) => {
+                format!("{target} resolves to {}, which is not public", self.detail)
+            }
             Some(Why::Unreachable) => format!("{target}:{port} cannot be reached: {}", self.detail),
             Some(Why::Budget) => format!("the budget of {} is used up", self.detail),
             Some(Why::Protocol | Why::Sni | Why::Tightened | Why::Crashed) | None => {

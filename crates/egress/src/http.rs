@@ -147,7 +147,8 @@ fn request_line(line: &str) -> Option<(&str, &str, &'static str)> {
 }
 
 const fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
 }
 
 /// A name that a colon follows at once. A line that begins with a blank continues another for some, so it is none.
@@ -179,17 +180,15 @@ fn form(method: &str, target: &str) -> Option<Form> {
 
 type Named = (Target, Option<u16>);
 
-fn host(
-    headers: &[(String, String)],
-    version: &str,
-) -> Result<Option<Named>, (Why, &'static str)> {
+fn host(headers: &[(String, String)], version: &str) -> Result<Option<Named>, (Why, &'static str)> {
     let mut hosts = all(headers, "host");
     match (hosts.next(), hosts.next()) {
         (None, _) if version == "HTTP/1.0" => Ok(None),
         (None, _) => Err((Why::Host, "a request without a Host")),
         (Some(_), Some(_)) => Err((Why::Host, "a request with two Hosts")),
         (Some(host), None) => {
-            let host = Target::maybe_with_port(host).ok_or((Why::Host, "a Host that names no host"))?;
+            let host =
+                Target::maybe_with_port(host).ok_or((Why::Host, "a Host that names no host"))?;
             Ok(Some(host))
         }
     }
@@ -228,9 +227,10 @@ impl Head {
 
     /// Whether all that it says of the host agrees with the one that was allowed.
     pub(crate) fn agrees(&self, target: &Target, port: u16) -> bool {
-        let host = self.host.as_ref().is_none_or(|(host, named)| {
-            host == target && named.is_none_or(|named| named == port)
-        });
+        let host = self
+            .host
+            .as_ref()
+            .is_none_or(|(host, named)| host == target && named.is_none_or(|named| named == port));
         let line = match &self.form {
             Form::Origin(_) => true,
             Form::Absolute(host, named, _) => host == target && *named == port,
@@ -241,7 +241,8 @@ impl Head {
 
     /// As a server gets it that is asked for one thing only: a path for a target, and the end with the answer.
     pub(crate) fn for_server(&self, host: &str) -> Vec<u8> {
-        let mut text = format!("{} {} {}\r\nHost: {host}\r\n", self.method, self.path(), self.version);
+        let mut text =
+            format!("{} {} {}\r\nHost: {host}\r\n", self.method, self.path(), self.version);
         for (name, value) in &self.headers {
             let ours = ["host", "connection", "keep-alive"];
             if !ours.iter().any(|known| name.eq_ignore_ascii_case(known)) {
@@ -258,12 +259,18 @@ impl Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chunks {
     /// In the digits of a size, of which there have been so many.
-    Size { value: u64, digits: u8 },
+    Size {
+        value: u64,
+        digits: u8,
+    },
     SizeEnd(u64),
     Data(u64),
     DataEnd(u8),
     /// After the last chunk: at the beginning of a line of the trailer.
-    Trailer { empty: bool, after_cr: bool },
+    Trailer {
+        empty: bool,
+        after_cr: bool,
+    },
     Done,
 }
 
@@ -298,7 +305,9 @@ impl Chunks {
             (Self::SizeEnd(size), b'\n') => Self::Data(size),
             (Self::DataEnd(0), b'\r') => Self::DataEnd(1),
             (Self::DataEnd(1), b'\n') => Self::START,
-            (Self::Trailer { empty, after_cr: false }, b'\r') => Self::Trailer { empty, after_cr: true },
+            (Self::Trailer { empty, after_cr: false }, b'\r') => {
+                Self::Trailer { empty, after_cr: true }
+            }
             (Self::Trailer { empty: true, after_cr: true }, b'\n') => Self::Done,
             // Trailers change what a request says after it was looked at.
             _ => return None,
@@ -359,13 +368,24 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a.example@b.example\r\n\r\n".to_owned(), Why::Host),
             (format!("GET https://a.example/ HTTP/1.1\r\n{host}\r\n"), Why::Host),
             (format!("GET http://u@a.example/ HTTP/1.1\r\n{host}\r\n"), Why::Host),
-            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"), Why::Framing),
-            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nContent-Length: 1\r\n\r\n"), Why::Framing),
+            (
+                format!(
+                    "POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
+                ),
+                Why::Framing,
+            ),
+            (
+                format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nContent-Length: 1\r\n\r\n"),
+                Why::Framing,
+            ),
             (format!("POST / HTTP/1.1\r\n{host}Content-Length: +1\r\n\r\n"), Why::Framing),
             (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1, 1\r\n\r\n"), Why::Framing),
             (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: identity\r\n\r\n"), Why::Framing),
             (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: xchunked\r\n\r\n"), Why::Framing),
-            (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: gzip, chunked\r\n\r\n"), Why::Framing),
+            (
+                format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: gzip, chunked\r\n\r\n"),
+                Why::Framing,
+            ),
             (format!("POST / HTTP/1.0\r\n{host}Transfer-Encoding: chunked\r\n\r\n"), Why::Framing),
             (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding : chunked\r\n\r\n"), Why::Framing),
             (format!("GET / HTTP/1.1\r\n{host}X: 1\r\n folded\r\n\r\n"), Why::Framing),
@@ -391,7 +411,9 @@ mod tests {
         let endless = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(MAX_HEAD));
         assert!(matches!(read_head(endless.as_bytes()), Read::Wrong(Why::Framing, _)));
         assert_eq!(read_head(b"GET / HT"), Read::Part);
-        assert!(is_http(b"GET") && is_http(b"G") && is_http(b"OPTIONS *") && !is_http(b"\r\nGET /"));
+        assert!(
+            is_http(b"GET") && is_http(b"G") && is_http(b"OPTIONS *") && !is_http(b"\r\nGET /")
+        );
         assert!(!is_http(b"SSH-2.0") && !is_http(b"") && !is_http(b"get /"));
         assert!(is_undecided(b"GE") && !is_undecided(b"GET ") && !is_undecided(b"SSH-"));
     }
@@ -408,10 +430,24 @@ mod tests {
             assert_eq!((chunks, taken), (Chunks::Done, body.len() - 4), "{step}");
         }
         for wrong in [
-            &b"4;x=y\r\nabcd\r\n"[..], b"4\nabcd", b"\r\n", b"x\r\n", b"4\r\nabcde\r\n", b" 4\r\n", b"-1\r\n",
-            b"0x4\r\n", b"0\r\nX: y\r\n\r\n", b"fffffffffffffffff\r\n", b"4\r\nabcd\n",
+            &b"4;x=y\r\nabcd\r\n"[..],
+            b"4\nabcd",
+            b"\r\n",
+            b"x\r\n",
+            b"4\r\nabcde\r\n",
+            b" 4\r\n",
+            b"-1\r\n",
+            b"0x4\r\n",
+            b"0\r\nX: y\r\n\r\n",
+            b"fffffffffffffffff\r\n",
+            b"4\r\nabcd\n",
         ] {
-            assert_eq!(Chunks::START.clone().take(wrong), None, "{:?}", String::from_utf8_lossy(wrong));
+            assert_eq!(
+                Chunks::START.clone().take(wrong),
+                None,
+                "{:?}",
+                String::from_utf8_lossy(wrong)
+            );
         }
     }
 

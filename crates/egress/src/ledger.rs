@@ -86,7 +86,8 @@ impl Ledger {
             None => {
                 let number = u32::try_from(refusals.all.len()).unwrap_or(u32::MAX);
                 let (host, port, why, detail) = key.clone();
-                let refused = Refused { time_ms: now_ms(), number, host, port, why, detail, count: 1 };
+                let refused =
+                    Refused { time_ms: now_ms(), number, host, port, why, detail, count: 1 };
                 refusals.known.insert(key, number as usize);
                 refusals.all.push((refused, 0));
             }
@@ -174,10 +175,13 @@ mod tests {
         }
         let told = ledger.untold();
         assert!(told.len() <= MAX_REFUSALS + 1, "{}", told.len());
-        let all: u64 = told.iter().map(|one| match one {
-            Told::Refused(one) => one.count,
-            _ => 0,
-        }).sum();
+        let all: u64 = told
+            .iter()
+            .map(|one| match one {
+                Told::Refused(one) => one.count,
+                _ => 0,
+            })
+            .sum();
         assert_eq!(all, 10_000);
     }
 
@@ -188,7 +192,13 @@ mod tests {
         line.send(5);
         line.receive(7);
         let told = ledger.untold();
-        let wanted = Reached { host: "a.example".into(), port: 443, connections: 1, sent_bytes: 5, received_bytes: 7 };
+        let wanted = Reached {
+            host: "a.example".into(),
+            port: 443,
+            connections: 1,
+            sent_bytes: 5,
+            received_bytes: 7,
+        };
         assert_eq!(told, [Told::Reached(vec![wanted])]);
         for number in 0..2 * MAX_LINES {
             ledger.reach(&format!("n{number}.example"), 443);

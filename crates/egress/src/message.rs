@@ -80,7 +80,11 @@ impl Question {
             flags: header[2],
             asked: bytes[HEADER..end + 4].to_vec(),
             name: text.as_deref().filter(|_| !dotted).and_then(names::name),
-            shown: labels.iter().map(|one| one.escape_ascii().to_string()).collect::<Vec<_>>().join("."),
+            shown: labels
+                .iter()
+                .map(|one| one.escape_ascii().to_string())
+                .collect::<Vec<_>>()
+                .join("."),
             kind: u16::from_be_bytes([k0, k1]),
         }))
     }
@@ -151,7 +155,8 @@ pub(crate) fn read_answer(bytes: &[u8], id: u16, name: &str, kind: u16) -> Optio
         return None;
     }
     let (asked, mut at) = read_name(bytes, HEADER)?;
-    let same = |labels: &[Vec<u8>], name: &str| labels.join(&b'.').eq_ignore_ascii_case(name.as_bytes());
+    let same =
+        |labels: &[Vec<u8>], name: &str| labels.join(&b'.').eq_ignore_ascii_case(name.as_bytes());
     let rest = bytes.get(at..)?.first_chunk::<4>()?;
     if !same(&asked, name) || u16::from_be_bytes([rest[0], rest[1]]) != kind {
         return None;
@@ -175,7 +180,8 @@ pub(crate) fn read_answer(bytes: &[u8], id: u16, name: &str, kind: u16) -> Optio
         }
         if record.kind == CNAME && aliases < MAX_ALIASES {
             let (to, _) = read_name(bytes, record.start)?;
-            (wanted, aliases) = (String::from_utf8(to.join(&b'.')).ok()?.to_ascii_lowercase(), aliases + 1);
+            (wanted, aliases) =
+                (String::from_utf8(to.join(&b'.')).ok()?.to_ascii_lowercase(), aliases + 1);
             holds = holds.min(record.ttl);
         } else if record.kind == kind && found.len() < MAX_ADDRESSES {
             found.extend(address(kind, bytes.get(record.start..record.end)?));
@@ -268,9 +274,9 @@ mod tests {
     }
 
     fn encoded(name: &str) -> Vec<u8> {
-        let labels = name.split('.').flat_map(|one| {
-            [&[u8::try_from(one.len()).unwrap()][..], one.as_bytes()].concat()
-        });
+        let labels = name
+            .split('.')
+            .flat_map(|one| [&[u8::try_from(one.len()).unwrap()][..], one.as_bytes()].concat());
         labels.chain([0]).collect()
     }
 
@@ -292,12 +298,16 @@ mod tests {
     #[test]
     fn aliases_are_followed_and_strangers_are_not() {
         let four = |last| vec![192, 0, 2, last];
-        let bytes = reply("a.example", A, &[
-            ("a.example", CNAME, encoded("b.example")),
-            ("evil.example", A, four(9)),
-            ("b.example", A, four(1)),
-            ("b.example", A, four(2)),
-        ]);
+        let bytes = reply(
+            "a.example",
+            A,
+            &[
+                ("a.example", CNAME, encoded("b.example")),
+                ("evil.example", A, four(9)),
+                ("b.example", A, four(1)),
+                ("b.example", A, four(2)),
+            ],
+        );
         let wanted = vec!["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()];
         assert_eq!(read_answer(&bytes, 7, "a.example", A), Some(Answer::Addresses(wanted, 60)));
     }

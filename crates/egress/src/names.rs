@@ -156,10 +156,29 @@ mod tests {
     fn what_could_be_read_in_two_ways_is_no_name() {
         let long = format!("{}.example", "a".repeat(64));
         for text in [
-            "", ".", "a..b", "example.com..", "exa mple.com", "user@example.com", "example.com/x",
-            "example.com\0.evil.org", "-a.example", "a-.example", "2130706433", "0x7f000001", "0x7f.1",
-            "127.1", "0177.0.0.1", "127.0.0.1.", "1.2.3.4.5", "exämple.com", "[::1]", "::1", "a:80",
-            "a.0x", &long,
+            "",
+            ".",
+            "a..b",
+            "example.com..",
+            "exa mple.com",
+            "user@example.com",
+            "example.com/x",
+            "example.com\0.evil.org",
+            "-a.example",
+            "a-.example",
+            "2130706433",
+            "0x7f000001",
+            "0x7f.1",
+            "127.1",
+            "0177.0.0.1",
+            "127.0.0.1.",
+            "1.2.3.4.5",
+            "exämple.com",
+            "[::1]",
+            "::1",
+            "a:80",
+            "a.0x",
+            &long,
         ] {
             assert_eq!(name(text), None, "{text:?}");
         }
@@ -178,7 +197,8 @@ mod tests {
     #[test]
     fn a_port_is_digits() {
         assert_eq!(Target::with_port("a.example:443").map(|one| one.1), Some(443));
-        for text in ["a.example", "a.example:", "a.example:+1", "a.example:080", "a.example:65536"] {
+        for text in ["a.example", "a.example:", "a.example:+1", "a.example:080", "a.example:65536"]
+        {
             assert_eq!(Target::with_port(text), None, "{text}");
         }
         let host = |text| Target::maybe_with_port(text).map(|(_, port)| port);

@@ -37,7 +37,8 @@ fn live() -> io::Result<()> {
     rustix::process::chdir("/")?;
     let said = hear(&control)?;
     let (plan, listeners) = serve_bid(said)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     rustix::io::ioctl_fionbio(&control, true)?;
     // Last: nothing that comes needs a file, and nothing has been accepted.
     confine(&plan)?;

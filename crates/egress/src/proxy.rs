@@ -92,7 +92,11 @@ async fn connect(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked) {
         Ok(server) => server,
         Err(refusal) => {
             shared.note(asked, &refusal);
-            let status = if refusal.why() == Some(Why::Unreachable) { "502 Bad Gateway" } else { "403 Forbidden" };
+            let status = if refusal.why() == Some(Why::Unreachable) {
+                "502 Bad Gateway"
+            } else {
+                "403 Forbidden"
+            };
             return say_no(client, status, &refusal.words(asked)).await;
         }
     };
@@ -167,8 +171,13 @@ fn socks_target(bytes: &[u8]) -> Option<Result<(Asked, usize), u8>> {
     }
     let rest = &bytes[4..];
     let (target, length) = match kind {
-        1 => (Some(IpAddr::from(Ipv4Addr::from(*rest.first_chunk::<4>()?))).map(Target::Address), 4),
-        4 => (Some(IpAddr::from(Ipv6Addr::from(*rest.first_chunk::<16>()?))).map(Target::Address), 16),
+        1 => {
+            (Some(IpAddr::from(Ipv4Addr::from(*rest.first_chunk::<4>()?))).map(Target::Address), 4)
+        }
+        4 => (
+            Some(IpAddr::from(Ipv6Addr::from(*rest.first_chunk::<16>()?))).map(Target::Address),
+            16,
+        ),
         3 => {
             let length = usize::from(*rest.first()?);
             let name = std::str::from_utf8(rest.get(1..=length)?).ok();
@@ -257,7 +266,9 @@ mod tests {
 
     #[test]
     fn socks_names_are_read_like_all_others() {
-        let target = |bytes: &[u8]| socks_target(bytes).map(|found| found.map(|(asked, _)| asked.target.to_string()));
+        let target = |bytes: &[u8]| {
+            socks_target(bytes).map(|found| found.map(|(asked, _)| asked.target.to_string()))
+        };
         assert_eq!(target(&by_name(b"A.example")), Some(Ok("a.example".to_owned())));
         for wrong in [&b"a.example\0.evil.org"[..], b"127.1", b"0x7f000001", b"", b"\xff"] {
             assert_eq!(target(&by_name(wrong)), Some(Err(2)), "{wrong:?}");

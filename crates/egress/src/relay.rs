@@ -99,11 +99,7 @@ pub(crate) async fn send(to: &TcpStream, bytes: &[u8], meter: &Meter, way: Way) 
 }
 
 /// Both ways until both have ended.
-pub(crate) async fn relay(
-    client: &TcpStream,
-    server: &TcpStream,
-    meter: &Meter,
-) -> io::Result<()> {
+pub(crate) async fn relay(client: &TcpStream, server: &TcpStream, meter: &Meter) -> io::Result<()> {
     tokio::try_join!(pump(client, server, meter, Way::Out), pump(server, client, meter, Way::In))?;
     Ok(())
 }
@@ -145,9 +141,8 @@ async fn splice_all(
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     loop {
         from.readable().await?;
-        let moved = from.try_io(Interest::READABLE, || {
-            Ok(splice(from, None, into, None, PIPE_BYTES, flags)?)
-        });
+        let moved = from
+            .try_io(Interest::READABLE, || Ok(splice(from, None, into, None, PIPE_BYTES, flags)?));
         let mut left = match moved {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),

@@ -135,7 +135,9 @@ async fn ask_one(server: SocketAddr, name: &str, kind: u16) -> io::Result<Answer
     for _ in 0..MAX_STRAYS {
         let length = socket.recv(&mut bytes).await?;
         match message::read_answer(&bytes[..length], id, name, kind) {
-            Some(Answer::Truncated) => return ask_by_stream(server, &question, id, name, kind).await,
+            Some(Answer::Truncated) => {
+                return ask_by_stream(server, &question, id, name, kind).await;
+            }
             Some(answer) => return Ok(answer),
             None => {}
         }

@@ -61,6 +61,10 @@ pub(crate) async fn carry(
         spoken = listen(client, &mut early, &grant) => spoken?,
         // Neither TLS nor HTTP begins so.
         _ = server.readable() => Spoken::Raw,
+        () = tokio::time::sleep(shared.budget.idle) => {
+            return Err(Refusal::broken(io::ErrorKind::TimedOut.into()));
+        }
+        () = shared.withdrawn(asked, Grant::is_raw) => return Err(Refusal::new(Why::Tightened, "")),
     };
     check(shared, client, asked, &grant, spoken, &mut early).await?;
     pass(shared, client, &server, asked, spoken, early).await
@@ -85,11 +89,7 @@ async fn dialled(
 }
 
 /// Reads until it is clear what is spoken. The client's end is as good as a word.
-async fn listen(
-    client: &TcpStream,
-    early: &mut Vec<u8>,
-    grant: &Grant,
-) -> Result<Spoken, Refusal> {
+async fn listen(client: &TcpStream, early: &mut Vec<u8>, grant: &Grant) -> Result<Spoken, Refusal> {
     let until_clear = async {
         loop {
             if let Some(spoken) = spoken(early, grant) {
@@ -158,7 +158,9 @@ async fn check(
         }
         Spoken::Http => requests::first(shared, client, asked, early).await,
         Spoken::Raw if grant.is_raw() => Ok(()),
-        Spoken::Raw if early.is_empty() => Err(Refusal::broken(io::ErrorKind::UnexpectedEof.into())),
+        Spoken::Raw if early.is_empty() => {
+            Err(Refusal::broken(io::ErrorKind::UnexpectedEof.into()))
+        }
         Spoken::Raw => Err(Refusal::new(Why::Protocol, "neither TLS nor HTTP")),
     }
 }

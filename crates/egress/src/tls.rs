@@ -177,7 +177,10 @@ pub(crate) mod tests {
     }
 
     fn records(message: &[u8], each: usize) -> Vec<u8> {
-        message.chunks(each).flat_map(|part| [&[22, 3, 1][..], &with_length(part)].concat()).collect()
+        message
+            .chunks(each)
+            .flat_map(|part| [&[22, 3, 1][..], &with_length(part)].concat())
+            .collect()
     }
 
     #[test]
@@ -198,7 +201,10 @@ pub(crate) mod tests {
         let read = |extensions: &[u8]| read_hello(&records(&message(extensions), 16_000));
         assert_eq!(read(&[]), Read::Whole(Hello { name: None, hidden: false }));
         let both = [sni(b"a.example"), extension(0xfe0d, &[0; 8])].concat();
-        assert_eq!(read(&both), Read::Whole(Hello { name: Some("a.example".into()), hidden: true }));
+        assert_eq!(
+            read(&both),
+            Read::Whole(Hello { name: Some("a.example".into()), hidden: true })
+        );
     }
 
     #[test]

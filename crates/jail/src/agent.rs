@@ -21,6 +21,10 @@ use rustix::process::chdir;
 use files::Handles;
 use wire::{Answer, Bytes, Fault, MAX_DATA_BYTES, Request, rest_of_frame};
 
+/// The calls that a payload makes between its filter and [`serve`]: it says that it is ready, waits to be released, and
+/// closes all but its socket.
+pub const SETTLING_CALLS: &[&str] = &["sendmsg", "dup2", "dup3", "close_range"];
+
 /// Every call that the agent makes from [`serve`] on: what a filter made for it must let through. Beyond what
 /// programs may at level standard those are `syncfs` (refused it, trees are brought to the disk file by file) and
 /// those of inotify (refused them, there is no watch). `fcntl` is what debug builds ask before they close.

@@ -1,5 +1,7 @@
 //! Who a sandbox's processes are, seen from the host: what is left before the clone, and the id maps after.
 
+use std::os::fd::OwnedFd;
+
 use belljar_sys::process::{NEW_IPC, NEW_MOUNT, NEW_NET, NEW_PID, NEW_USER, NEW_UTS, clear_groups};
 use belljar_sys::{Errno, Result, spawn};
 use rustix::fs::{Mode, OFlags};
@@ -43,6 +45,16 @@ pub(crate) fn namespaces(init: Pid) -> Result<Namespaces> {
             (open("uts")?, NEW_UTS),
         ],
     })
+}
+
+/// Where the host name of a process is kept, and the user namespace that may change it.
+pub(crate) fn naming(init: Pid) -> Result<(OwnedFd, OwnedFd)> {
+    let pid = init.as_raw_nonzero().get();
+    let open = |name: &str| {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open(format!("/proc/{pid}/ns/{name}"), flags, Mode::empty())
+    };
+    Ok((open("user")?, open("uts")?))
 }
 
 pub(crate) fn map(init: Pid, identity: &Identity) -> Result<()> {

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar_sys::process::{
@@ -35,6 +35,8 @@ pub(crate) struct Ends {
     pub commands: OwnedFd,
     pub placed: Vec<OwnedFd>,
     pub payload: Payload,
+    /// Where a root is held ready, if one is.
+    pub ready_root: Option<PathBuf>,
 }
 
 /// Where the payload comes from.
@@ -62,9 +64,9 @@ fn live(single: &SingleThreaded, plan: &Plan, ends: Ends) -> std::result::Result
     await_go(&ends.commands).at(Step::IdMap)?;
     hide(plan).at(Step::Become)?;
     let signals = init_signals().at(Step::Fork)?;
-    let Ends { notes, commands, placed, payload } = ends;
+    let Ends { notes, commands, placed, payload, ready_root } = ends;
     let sources = match &plan.files {
-        Files::Root(layout) => Some(root::open_sources(layout)?),
+        Files::Root(layout) => Some(root::open_sources(layout, ready_root.as_deref())?),
         Files::Host { .. } => None,
     };
     let (child, orders) = match payload {

@@ -6,6 +6,7 @@
 mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -44,10 +45,21 @@ const INIT_EXIT: Duration = Duration::from_millis(50);
 
 /// The keeper's whole life. The answer is the exit code: 0 when the engine was told the outcome.
 pub fn main() -> u8 {
-    live(None)
+    live(Inherited::default())
 }
 
-fn live(known: Option<Rc<Plan>>) -> u8 {
+/// What a keeper need not find out, because whom it is a copy of did.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// The plan of its kind, read already.
+    pub(crate) plan: Option<Rc<Plan>>,
+    /// Where a root for it is held ready.
+    pub(crate) root: Option<PathBuf>,
+    /// The namespaces that both are in.
+    pub(crate) namespaces: Option<[u64; 7]>,
+}
+
+fn live(known: Inherited) -> u8 {
     let started = start().and_then(|control| match carry_out(&control, known) {
         Ok(told) => told,
         Err(failed) => tell(&control, &Message::Failed(failed), &[]),
@@ -57,7 +69,7 @@ fn live(known: Option<Rc<Plan>>) -> u8 {
 
 /// The same for a keeper that is a mere copy of the engine's process, or of a nursery that has read its
 /// plan. Never returns.
-pub fn main_as_copy(control: OwnedFd, known: Option<Rc<Plan>>) -> ! {
+pub fn main_as_copy(control: OwnedFd, known: Inherited) -> ! {
     let placed = fd::place_at(control, 0).and_then(|()| {
         let null = init::null()?;
         fd::place_at(&null, 1)?;
@@ -84,10 +96,8 @@ pub(crate) fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>])
 }
 
 /// Tells how it ended; what stopped it before there was anything to end is for the caller to tell.
-fn carry_out(
-    control: &OwnedFd,
-    known: Option<Rc<Plan>>,
-) -> std::result::Result<Result<()>, Failed> {
+fn carry_out(control: &OwnedFd, known: Inherited) -> std::result::Result<Result<()>, Failed> {
+    let Inherited { plan: known, root: ready_root, namespaces: outside } = known;
     let opening = receive_plan(control, known).at(Step::Plan)?;
     arm(opening.plan.fault);
     // Again, now that a fault may be armed for this step.
@@ -103,8 +113,8 @@ fn carry_out(
         Some(cgroup) if Group::is_born_into(cgroup) => Some(create_group(cgroup)?),
         Some(_) | None => None,
     };
-    let mut keeper = Keeper::open(plan, opening, group)?;
-    let outcome = keeper.run(control);
+    let mut keeper = Keeper::open(plan, opening, group, ready_root)?;
+    let outcome = keeper.run(control, outside);
     keeper.end_sandbox();
     // Told before the last is cleared away: no process of the sandbox is left, and who waits for more
     // waits for our own end. The order of leaving: processes, then their cgroup, then their files.
@@ -168,6 +178,7 @@ impl Keeper {
         plan: Plan,
         opening: Opening,
         group: Option<Group>,
+        ready_root: Option<PathBuf>,
     ) -> std::result::Result<Self, Failed> {
         let single = SingleThreaded::prove().at(Step::Clone)?;
         let (notes, their_notes) = socket_pair().at(Step::Clone)?;
@@ -191,6 +202,7 @@ impl Keeper {
             commands: their_commands,
             placed: opening.placed,
             payload,
+            ready_root,
         };
         let flags = ids::prepare(&plan).at(Step::Clone)?;
         // Who makes a user namespace owns it.
@@ -229,7 +241,11 @@ impl Keeper {
         Ok(keeper)
     }
 
-    fn run(&mut self, control: &OwnedFd) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
+    fn run(
+        &mut self,
+        control: &OwnedFd,
+        outside: Option<[u64; 7]>,
+    ) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
         ids::map(self.init, &self.plan.identity).at(Step::IdMap)?;
         if self.plan.has_network_early() {
             self.namespaces = Some(ids::namespaces(self.init).at(Step::Clone)?);
@@ -239,7 +255,7 @@ impl Keeper {
         let exit = egress.map(|plan| Exit::start(plan).at(Step::Egress)).transpose()?;
         // All this while init is at work.
         self.open_group()?;
-        let outside = readback::own_namespaces();
+        let outside = outside.unwrap_or_else(readback::own_namespaces);
         if let Some((ends, birthplace)) = self.joining.take() {
             self.await_standing(control)?;
             self.call_payload(control, &ends, birthplace.as_ref()).at(Step::Fork)?;

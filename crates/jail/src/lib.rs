@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod cgroup;
+pub mod copies;
 pub mod egress;
 mod ids;
 mod init;

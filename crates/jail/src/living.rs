@@ -20,7 +20,9 @@ pub mod talk;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use belljar_sys::process::{Cloned, SingleThreaded, clone, exit_now, forget_arguments};
+use belljar_sys::process::{
+    Cloned, NEW_USER, NEW_UTS, SingleThreaded, clone, exit_now, forget_arguments, join,
+};
 use belljar_sys::{Errno, Result, fd};
 use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 
@@ -105,13 +107,15 @@ fn stand(single: &SingleThreaded, living: LivingPlan) -> std::result::Result<Hou
     let (init, init_fd) = match clone(single, flags, None).at(Step::Clone)? {
         Cloned::Child => {
             drop((notes, commands));
-            inside::run(single, &living.plan, ends)
+            inside::run(single, &living, ends)
         }
         Cloned::Parent { child, pidfd } => (child, pidfd),
     };
     drop(ends);
-    let init = Init { pid: init, pidfd: init_fd, notes, commands };
     set_dumpable_behavior(DumpableBehavior::NotDumpable).at(Step::Clone)?;
+    // While it can still be looked into.
+    let naming = ids::naming(init).at(Step::Clone)?;
+    let init = Init { pid: init, pidfd: init_fd, notes, commands, naming };
     ids::map(init.pid, &living.plan.identity).at(Step::IdMap)?;
     // While it can be looked into: for the way out, now or later.
     let namespaces = ids::namespaces(init.pid).at(Step::Clone)?;
@@ -134,9 +138,32 @@ pub(crate) struct Init {
     pidfd: OwnedFd,
     notes: OwnedFd,
     commands: OwnedFd,
+    /// Its user and UTS namespaces.
+    naming: (OwnedFd, OwnedFd),
 }
 
 impl Init {
+    /// Gives it another host name. Init has no privilege left for that; whoever made its user namespace has, in there.
+    fn rename(&self, name: &str) -> Result<()> {
+        let (user, uts) = &self.naming;
+        let single = SingleThreaded::prove()?;
+        match clone(&single, 0, None)? {
+            Cloned::Child => {
+                let named = join(user.as_fd(), NEW_USER)
+                    .and_then(|()| join(uts.as_fd(), NEW_UTS))
+                    .and_then(|()| rustix::system::sethostname(name.as_bytes()));
+                exit_now(u8::from(named.is_err()).into())
+            }
+            Cloned::Parent { child, .. } => {
+                let ended = rustix::io::retry_on_intr(|| {
+                    rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty())
+                })?;
+                let code = ended.and_then(|(_, status)| status.exit_status());
+                if code == Some(0) { Ok(()) } else { Err(Errno::PERM) }
+            }
+        }
+    }
+
     /// Waits for one note while it is made.
     fn hear(&self, wanted: Note) -> std::result::Result<(), Failed> {
         use rustix::event::{PollFd, PollFlags};

@@ -8,7 +8,9 @@ use belljar_sys::process::{SingleThreaded, forget_arguments, fork_sibling};
 use belljar_sys::{Errno, Result, fd};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use crate::keeper;
+use crate::keeper::{self, Inherited};
+use crate::readback;
+use crate::root::ready::ReadyRoots;
 use crate::wire::Known;
 
 /// Its whole life: until the engine is gone, which is no error.
@@ -30,6 +32,9 @@ fn serve() -> Result<std::convert::Infallible> {
     forget_arguments()?;
     let single = SingleThreaded::prove()?;
     let mut known = Known::new();
+    let mut roots = ReadyRoots::begin();
+    // Looked at here: a copy is in the same ones.
+    let namespaces = Some(readback::own_namespaces());
     loop {
         let mut word = [0; 8];
         let received = fd::receive(std::io::stdin(), &mut word)?;
@@ -37,9 +42,10 @@ fn serve() -> Result<std::convert::Infallible> {
         let control = fds.next().ok_or(Errno::CANCELED)?;
         // One that cannot be read is told by the keeper, who tries again.
         let plan = fds.next().and_then(|memory| known.plan(memory).ok());
+        let root = plan.as_ref().and_then(|plan| roots.as_mut()?.of(plan));
         match fork_sibling(&single)? {
             Some(keeper) => fd::send(std::io::stdin(), &keeper.to_le_bytes(), &[])?,
-            None => keeper::main_as_copy(control, plan),
+            None => keeper::main_as_copy(control, Inherited { plan, root, namespaces }),
         }
     }
 }

@@ -1,6 +1,11 @@
 //! The sandbox's own root: a tmpfs that holds read-only views of the host, a fresh /proc, six devices
 //! and one bounded place to write. Built by init before any hostile code exists, mounted by descriptor
 //! throughout, so that no path is ever resolved twice.
+//!
+//! What of it is the same for many sandboxes a nursery holds ready ([`ready`]); init then takes a copy of that.
+
+mod procfs;
+pub(crate) mod ready;
 
 use std::fs::File;
 use std::io::Write;
@@ -9,16 +14,18 @@ use std::path::{Component, Path};
 
 use belljar_sys::mount::{NO_DEV, NO_EXEC, NO_SUID, READ_ONLY, Reach, set_attributes};
 use belljar_sys::{Errno, Result};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
     mount_change, move_mount, open_tree, unmount,
 };
 
-use crate::plan::{Bind, BindKind, Device, Proc, Root, Text, Writable};
+use crate::plan::{Bind, BindKind, Device, Root, Text, Writable};
 use crate::report::{At, Step, Stopped};
 use crate::tripwire::Tripwires;
+
+pub(crate) use procfs::add_proc;
 
 /// A directory that every plan binds, so it exists; the new root is put over it for a moment.
 pub(crate) const STAGE: &str = "/usr";
@@ -27,10 +34,6 @@ const ROOT_BYTES: &str = "32m";
 const ROOT_INODES: &str = "8192";
 /// Pseudo-terminals of one sandbox: the host has some four thousand for all.
 const TERMINALS: &str = "64";
-/// What stands over the covered parts of /proc: nothing, as a file and as a directory.
-const COVERS: [&str; 2] = [".belljar/empty", ".belljar/none"];
-/// And over those that are watched, each by its own name.
-const WATCHED_COVERS: &str = ".belljar/watched";
 const READABLE: Mode = Mode::from_raw_mode(0o755);
 
 /// Trees of the host, opened in our mount namespace before we give up the id that may look at them.
@@ -38,6 +41,8 @@ const READABLE: Mode = Mode::from_raw_mode(0o755);
 pub(crate) struct Sources {
     pub(crate) binds: Vec<OwnedFd>,
     pub(crate) devices: Vec<OwnedFd>,
+    /// In place of both: a copy of a root that holds them already.
+    ready: Option<OwnedFd>,
 }
 
 /// What init needs of the finished root.
@@ -51,10 +56,24 @@ pub(crate) struct Built {
     pub tripwires: Tripwires,
 }
 
-pub(crate) fn open_sources(root: &Root) -> std::result::Result<Sources, Stopped> {
+/// Opens the trees of the host, or a root where a nursery holds one ready.
+pub(crate) fn open_sources(
+    root: &Root,
+    ready: Option<&Path>,
+) -> std::result::Result<Sources, Stopped> {
     // Nothing that we mount may reach the host, nor the other way round.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).at(Step::Sources)?;
+    if let Some(place) = ready {
+        let ready = Some(ready::copy(place).at(Step::Sources)?);
+        return Ok(Sources { binds: Vec::new(), devices: Vec::new(), ready });
+    }
+    let (binds, devices) = open_trees(root)?;
+    Ok(Sources { binds, devices, ready: None })
+}
+
+/// Those of the binds, and of the devices.
+fn open_trees(root: &Root) -> std::result::Result<(Vec<OwnedFd>, Vec<OwnedFd>), Stopped> {
     let mut binds = Vec::with_capacity(root.binds.len());
     for (index, bind) in root.binds.iter().enumerate() {
         binds.push(open_bind(bind).at_item(Step::Sources, index)?);
@@ -63,7 +82,7 @@ pub(crate) fn open_sources(root: &Root) -> std::result::Result<Sources, Stopped>
     for (index, device) in root.devices.iter().enumerate() {
         devices.push(open_device(device).at_item(Step::Devices, index)?);
     }
-    Ok(Sources { binds, devices })
+    Ok((binds, devices))
 }
 
 fn open_bind(bind: &Bind) -> Result<OwnedFd> {
@@ -116,15 +135,18 @@ pub(crate) fn build(
     place_files: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<(), Stopped>,
 ) -> std::result::Result<Built, Stopped> {
     let disk = Disk::make(&plan.writable).at(Step::Writable)?;
-    let root = stage().at(Step::Root)?;
-    furnish(root.as_fd(), plan).at(Step::Root)?;
-    for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
-        if bind.kind != BindKind::WritableDirectory {
-            attach_bind(root.as_fd(), bind, tree).at_item(Step::Binds, index)?;
-        }
+    let (root, corner) = match &sources.ready {
+        Some(ready) => ready::stage(ready).at(Step::Root)?,
+        None => (stage().at(Step::Root)?, None),
+    };
+    if sources.ready.is_none() {
+        fill(root.as_fd(), plan, &sources.binds, &sources.devices)?;
     }
-    add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
-    let (proc, tripwires) = add_proc(root.as_fd(), root.as_fd(), &plan.proc).at(Step::Proc)?;
+    if plan.pseudo_terminals {
+        add_terminals(root.as_fd()).at(Step::Devices)?;
+    }
+    let corner = corner.as_ref().unwrap_or(&root).as_fd();
+    let (proc, tripwires) = add_proc(root.as_fd(), corner, &plan.proc).at(Step::Proc)?;
     disk.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     // After the writable ones: a host directory may stand where one of them would.
     for (index, (bind, tree)) in plan.binds.iter().zip(&sources.binds).enumerate() {
@@ -140,11 +162,31 @@ pub(crate) fn build(
 
 /// Puts a fresh tmpfs over the stage and opens it.
 fn stage() -> Result<OwnedFd> {
+    stage_at(Path::new(STAGE))
+}
+
+fn stage_at(place: &Path) -> Result<OwnedFd> {
     let options = [("size", ROOT_BYTES), ("nr_inodes", ROOT_INODES), ("mode", "0755")];
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let root = new_mount("tmpfs", &options, flags)?;
-    attach(root.as_fd(), CWD, Path::new(STAGE))?;
+    attach(root.as_fd(), CWD, place)?;
     Ok(root)
+}
+
+/// What of the root is the same for every sandbox with this plan: names, small files, views of the host, devices.
+fn fill(
+    root: BorrowedFd<'_>,
+    plan: &Root,
+    binds: &[OwnedFd],
+    devices: &[OwnedFd],
+) -> std::result::Result<(), Stopped> {
+    furnish(root, plan).at(Step::Root)?;
+    for (index, (bind, tree)) in plan.binds.iter().zip(binds).enumerate() {
+        if bind.kind != BindKind::WritableDirectory {
+            attach_bind(root, bind, tree).at_item(Step::Binds, index)?;
+        }
+    }
+    add_devices(root, plan, devices).at(Step::Devices)
 }
 
 pub(crate) fn new_mount(
@@ -199,12 +241,7 @@ pub(crate) fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) 
         attach(node.as_fd(), root, relative(&target))?;
     }
     if plan.pseudo_terminals {
-        // Every devpts mount is an instance of its own since Linux 4.7.
-        let options = [("ptmxmode", "0666"), ("mode", "0620"), ("max", TERMINALS)];
-        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let terminals = new_mount("devpts", &options, flags)?;
         make_directories(root, Path::new("/dev/pts"))?;
-        attach(terminals.as_fd(), root, Path::new("dev/pts"))?;
         rustix::fs::symlinkat("pts/ptmx", root, "dev/ptmx")?;
     }
     let links = [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0")];
@@ -215,101 +252,13 @@ pub(crate) fn add_devices(root: BorrowedFd<'_>, plan: &Root, nodes: &[OwnedFd]) 
     Ok(())
 }
 
-/// A fresh procfs of our pid namespace: read-only as a whole, with the kernel's secrets covered by what is kept in
-/// `corner`.
-pub(crate) fn add_proc(
-    root: BorrowedFd<'_>,
-    corner: BorrowedFd<'_>,
-    plan: &Proc,
-) -> Result<(OwnedFd, Tripwires)> {
-    let options: &[(&str, &str)] =
-        if plan.only_processes { &[("subset", "pid"), ("hidepid", "invisible")] } else { &[] };
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOEXEC
-        | MountAttrFlags::MOUNT_ATTR_RDONLY;
-    let proc = new_mount("proc", options, flags)?;
-    if plan.absent {
-        return Ok((proc, Tripwires::default()));
-    }
-    make_directories(root, Path::new("/proc"))?;
-    attach(proc.as_fd(), root, Path::new("proc"))?;
-    if !plan.masked.is_empty() {
-        add_covers(corner)?;
-    }
-    let mut covers = [None, None];
-    for name in plan.masked.iter().filter(|name| !plan.watched.contains(name)) {
-        cover(corner, proc.as_fd(), name, &mut covers)?;
-    }
-    let mut tripwires = Tripwires::default();
-    for (place, name) in plan.watched.iter().enumerate() {
-        if let Some(cover) = cover_watched(corner, proc.as_fd(), name)? {
-            tripwires.add(place, cover);
-        }
-    }
-    Ok((proc, tripwires))
-}
-
-/// Covers one file by a file of its own, which can be told from the others. Gives that file; `None` where
-/// there is nothing to cover.
-fn cover_watched(
-    root: BorrowedFd<'_>,
-    proc: BorrowedFd<'_>,
-    name: &str,
-) -> Result<Option<OwnedFd>> {
-    if rustix::fs::statat(proc, name, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
-        return Ok(None);
-    }
-    let path = Path::new(WATCHED_COVERS).join(name);
-    make_parent(root, &path)?;
-    new_file(root, &path, Mode::from_raw_mode(0o444))?;
-    let file = rustix::fs::openat(root, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let clone = clone_tree(file.as_fd())?;
-    set_attributes(&clone, READ_ONLY, Reach::This)?;
-    attach(clone.as_fd(), proc, Path::new(name))?;
-    Ok(Some(file))
-}
-
-/// Covers one entry, by a file or, if it turns out to be one, by a directory. A cover that found nothing
-/// to cover is kept for the next.
-fn cover(
-    root: BorrowedFd<'_>,
-    proc: BorrowedFd<'_>,
-    name: &str,
-    covers: &mut [Option<OwnedFd>; 2],
-) -> Result<()> {
-    for (kind, kept) in COVERS.iter().zip(covers) {
-        let clone = match kept.take() {
-            Some(clone) => clone,
-            None => clone_of(root, kind)?,
-        };
-        match attach(clone.as_fd(), proc, Path::new(name)) {
-            Ok(()) => return Ok(()),
-            Err(Errno::NOENT) => {
-                *kept = Some(clone);
-                return Ok(());
-            }
-            // Not of its kind; which of the two it is called depends on the kernel.
-            Err(Errno::NOTDIR | Errno::INVAL) => *kept = Some(clone),
-            Err(errno) => return Err(errno),
-        }
-    }
-    Err(Errno::INVAL)
-}
-
-/// An empty file and an empty directory that stand for what is covered. Each is a read-only mount of
-/// its own, so that its clones are read-only without another call.
-fn add_covers(root: BorrowedFd<'_>) -> Result<()> {
-    let [file, directory] = COVERS;
-    make_parent(root, Path::new(file))?;
-    new_file(root, Path::new(file), Mode::from_raw_mode(0o444))?;
-    make_directories(root, Path::new(directory))?;
-    for name in COVERS {
-        let cover = clone_of(root, name)?;
-        set_attributes(&cover, READ_ONLY, Reach::This)?;
-        attach(cover.as_fd(), root, Path::new(name))?;
-    }
-    Ok(())
+/// Pseudo-terminals, for which [`add_devices`] has left the place.
+pub(crate) fn add_terminals(root: BorrowedFd<'_>) -> Result<()> {
+    // Every devpts mount is an instance of its own since Linux 4.7.
+    let options = [("ptmxmode", "0666"), ("mode", "0620"), ("max", TERMINALS)];
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let terminals = new_mount("devpts", &options, flags)?;
+    attach(terminals.as_fd(), root, Path::new("dev/pts"))
 }
 
 /// One tmpfs for everything writable, so that one limit bounds it all.

@@ -14,6 +14,8 @@ use crate::report::Note;
 #[derive(Debug, Default)]
 pub(crate) struct Tripwires {
     wires: Vec<(u16, OwnedFd)>,
+    /// Those that somebody opened, which may be guarded again.
+    sprung: Vec<(u16, OwnedFd)>,
 }
 
 impl Tripwires {
@@ -21,6 +23,27 @@ impl Tripwires {
     pub(crate) fn add(&mut self, place: usize, cover: OwnedFd) {
         if let (Ok(place), Ok(())) = (u16::try_from(place), lease::take(&cover)) {
             self.wires.push((place, cover));
+        }
+    }
+
+    /// Guards again what was opened, unless somebody has it open still.
+    pub(crate) fn set_again(&mut self) {
+        for wire in std::mem::take(&mut self.sprung) {
+            let guarded = lease::take(&wire.1).is_ok();
+            if guarded { &mut self.wires } else { &mut self.sprung }.push(wire);
+        }
+    }
+
+    /// As [`Self::attend`], of a sandbox in which others hold our descriptors too, and may open a cover again.
+    pub(crate) fn attend_all(&mut self, notes: &OwnedFd) {
+        for wire in std::mem::take(&mut self.wires) {
+            if lease::is_kept(&wire.1) {
+                self.wires.push(wire);
+                continue;
+            }
+            rustix::io::write(notes, &Note::Touched(wire.0).to_bytes()).ok(); // as above
+            lease::release(&wire.1).ok(); // the kernel does when it has waited long enough
+            self.sprung.push(wire);
         }
     }
 

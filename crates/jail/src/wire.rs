@@ -120,6 +120,8 @@ impl Known {
             return Ok(Rc::clone(plan));
         }
         let plan = Rc::new(read_memory(&memory)?);
+        // To read it took some megabytes, which every copy of us would carry along.
+        belljar_sys::memory::give_back();
         self.plans.truncate(MAX_KNOWN - 1);
         self.plans.insert(0, (memory, number, Rc::clone(&plan)));
         Ok(plan)

@@ -48,7 +48,9 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
     let read = |route| -> MethodRouter<Arc<Server>> {
         MethodRouter::fallback(route, || async { method_not_allowed("GET") })
     };
-    Router::new()
+    let door = middleware::from_fn_with_state(Arc::clone(&server), door);
+    let stop = server.stop.clone();
+    let api = Router::new()
         .route(HEALTH, get(health).fallback(|| async { method_not_allowed("GET") }))
         .route(wire::RUNS, post(runs::run).fallback(|| async { method_not_allowed("POST") }))
         .route("/v1/batches", post(batches::run).fallback(|| async { method_not_allowed("POST") }))
@@ -74,8 +76,10 @@ pub(crate) fn router(server: Arc<Server>) -> Router {
         .route("/v1/audit", read(get(audit::trail)))
         .merge(sandboxes::routes())
         .fallback(not_found)
-        .layer(middleware::from_fn_with_state(Arc::clone(&server), door))
-        .with_state(server)
+        .layer(door.clone())
+        .with_state(server);
+    let mcp = crate::mcp::mount(api.clone(), &stop).layer(door);
+    api.merge(mcp)
 }
 
 /// Nothing is read, and no route is told from another, before the caller may speak.

@@ -8,6 +8,7 @@ mod http;
 mod limits;
 mod listen;
 mod local;
+pub mod mcp;
 pub mod places;
 mod problem;
 mod serve;

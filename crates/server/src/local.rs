@@ -53,6 +53,11 @@ impl Local {
         self.server.sandboxes.let_go();
     }
 
+    /// Ends what this process has begun and nobody follows any more; see [`Sandboxes::wind_up`].
+    pub async fn wind_up(&self) {
+        self.server.sandboxes.wind_up().await;
+    }
+
     /// A connection to it.
     pub fn connect(&self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);

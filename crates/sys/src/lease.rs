@@ -15,6 +15,14 @@ pub fn take(file: impl AsFd) -> Result<()> {
     Ok(())
 }
 
+/// Lets go of the lease, whoever else has the same descriptor. Who waits for the file goes on.
+pub fn release(file: impl AsFd) -> Result<()> {
+    let number = file.as_fd().as_raw_fd();
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(number, libc::F_SETLEASE, libc::F_UNLCK) }.into())?;
+    Ok(())
+}
+
 /// Whether nobody has asked for the file since.
 pub fn is_kept(file: impl AsFd) -> bool {
     let number = file.as_fd().as_raw_fd();
@@ -40,6 +48,9 @@ mod tests {
         take(&file).unwrap();
         std::fs::metadata(&path).unwrap();
         assert!(is_kept(&file));
+        release(&file).unwrap();
+        assert!(!is_kept(&file));
+        take(&file).unwrap();
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -4,11 +4,13 @@
 //! public is safe to call.
 
 pub mod attempt;
+pub mod copies;
 pub mod enter;
 pub mod fd;
 pub mod landlock;
 pub mod lease;
 pub mod loop_device;
+pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod notify;

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
+use rustix::event::Timespec;
 use rustix::fs::{Mode, OFlags};
 
 use crate::{Errno, check};
@@ -15,6 +16,7 @@ const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 /// Another process may take the free number first; so many times we ask again.
 const MAX_TRIES: usize = 64;
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 const MAJOR: u32 = 7;
 
 /// `struct loop_info64` of linux/loop.h.
@@ -64,7 +66,10 @@ impl LoopDevice {
             let device = open(&path)?;
             match configure(&device, file.as_fd().as_raw_fd()) {
                 Ok(()) => return Ok(Self { _device: device, path }),
-                Err(Errno::BUSY) => {}
+                // Or somebody is letting go of it: a moment later it is free, or another number is.
+                Err(Errno::BUSY) => {
+                    rustix::event::poll(&mut [], Some(&MOMENT)).ok();
+                }
                 Err(errno) => return Err(errno.into()),
             }
         }

@@ -403,6 +403,13 @@ pub fn unshare_net() -> Result<()> {
     Ok(())
 }
 
+/// Leaves for a mount namespace of its own, a copy of the one we are in.
+pub fn unshare_mounts() -> Result<()> {
+    // SAFETY: takes an integer only; this flag leaves descriptors and memory as they are.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into())?;
+    Ok(())
+}
+
 /// Joins the network namespace behind a descriptor.
 pub fn join_net(namespace: BorrowedFd<'_>) -> Result<()> {
     join(namespace, NEW_NET)

@@ -1,12 +1,15 @@
 //! `cargo xtask bench living`: what a sandbox that stays costs to make, to use, to snapshot, to roll back and to fork,
 //! with few and with many files in it; beside a bare spawn of the same program, and beside docker where there is one.
 
+mod docker;
+
 use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::contenders::reason;
 use super::http::{Answer, Client};
 use super::server::Server;
 use super::{Scratch, Targets, Times};
@@ -37,6 +40,8 @@ pub(crate) fn living(args: &LivingArgs) -> Result<Passed> {
         shell::say(format!("\nwith {files} files:"));
         super::table_of(times, "ms");
     }
+    let beside = docker::measure(&scratch.directory, args.rounds);
+    tell_docker(&beside);
     let mut targets = Targets::default();
     let p50 = |times: &[Times], name: &str| super::median(times, name).unwrap_or(f64::NAN);
     let added = p50(&execs, "next exec") - p50(&execs, "bare spawn");
@@ -46,22 +51,47 @@ pub(crate) fn living(args: &LivingArgs) -> Result<Passed> {
         let words = format!("{what} with {} files against {}", FILES[2], FILES[0]);
         targets.at_most(&words, growth, TARGET_GROWTH);
     }
-    let shown = |times: &Times| {
-        let at = |percent| times.percentile(percent);
-        json!({ "name": times.name, "p50_ms": at(50), "p90_ms": at(90), "p99_ms": at(99), "times_ms": times.sorted_ms })
-    };
     let record = json!({
         "bench": "living", "machine": super::machine(), "rounds": args.rounds,
         "execs": execs.iter().map(shown).collect::<Vec<_>>(),
-        "trees": FILES.iter().zip(&trees).map(|(files, times)| json!({
-            "files": files, "times": times.iter().map(shown).collect::<Vec<_>>(),
-        })).collect::<Vec<_>>(),
+        "trees": shown_trees(&trees),
+        "docker": match &beside {
+            Ok(took) => json!({
+                "execs": took.execs.iter().map(shown).collect::<Vec<_>>(), "trees": shown_trees(&took.trees),
+            }),
+            Err(error) => json!({ "absent": reason(error) }),
+        },
         "targets": targets.record(),
     });
     if args.keep {
         super::keep("living.json", &record)?;
     }
     Ok(targets.passed())
+}
+
+fn shown(times: &Times) -> Value {
+    let at = |percent| times.percentile(percent);
+    json!({ "name": times.name, "p50_ms": at(50), "p90_ms": at(90), "p99_ms": at(99), "times_ms": times.sorted_ms })
+}
+
+fn shown_trees(trees: &[Vec<Times>]) -> Value {
+    let tree = |(files, times): (&u32, &Vec<Times>)| json!({ "files": files, "times": times.iter().map(shown).collect::<Vec<_>>() });
+    FILES.iter().zip(trees).map(tree).collect()
+}
+
+/// The same by docker, or why not.
+fn tell_docker(beside: &Result<docker::Measured>) {
+    match beside {
+        Err(error) => shell::say(format!("\ndocker is not measured: {}", reason(error))),
+        Ok(took) => {
+            shell::say("\ndocker:");
+            super::table_of(&took.execs, "ms");
+            for (files, times) in FILES.iter().zip(&took.trees) {
+                shell::say(format!("\ndocker with {files} files:"));
+                super::table_of(times, "ms");
+            }
+        }
+    }
 }
 
 /// In turns: a bare spawn, a new sandbox, its first exec, its next one.

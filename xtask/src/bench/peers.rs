@@ -1,7 +1,7 @@
 //! `cargo xtask bench peers`: a warm run beside a cold one, beside nothing at all, and beside what others offer.
 //!
 //! One run on one machine: every round measures each contender once, so that a slow moment of the machine slows
-//! all of them alike. Before each measurement the server has refilled its pool, or its work would be paid for by
+//! all of them alike, and every second round goes backwards, so that nobody always comes after the same one. Before each measurement the server has refilled its pool, or its work would be paid for by
 //! whoever comes next. What the refilling costs is in the throughput, which is measured afterwards without pauses.
 
 use std::fs;
@@ -140,7 +140,13 @@ fn measure(
     let mut watch = server.unix()?;
     let mut cold = 0;
     for round in 0..args.warm_up + args.runs {
-        for (entrant, times) in entrants.iter_mut().zip(&mut all) {
+        // Forth and back: who comes after a run of the same server finds it in the processor's caches, and shall do so
+        // no more often than the others.
+        let mut turns: Vec<_> = entrants.iter_mut().zip(&mut all).collect();
+        if !round.is_multiple_of(2) {
+            turns.reverse();
+        }
+        for (entrant, times) in turns {
             if !round.is_multiple_of(entrant.every) {
                 continue;
             }

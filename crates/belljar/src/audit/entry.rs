@@ -81,6 +81,8 @@ pub struct Summary {
 #[derive(Debug)]
 pub(crate) struct Asked {
     request: Value,
+    /// What is recorded as the code, where the program that runs is one of ours.
+    pub code: Option<String>,
 }
 
 impl Asked {
@@ -119,7 +121,7 @@ impl Asked {
         if let Some(all) = request_json.as_object_mut() {
             all.retain(|_, value| !is_nothing(value));
         }
-        Self { request: request_json }
+        Self { request: request_json, code: None }
     }
 }
 
@@ -149,7 +151,13 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn new(run: &str, spec: &Spec, caller: &Caller, config: &AuditConfig) -> Self {
+    pub(crate) fn new(
+        run: &str,
+        spec: &Spec,
+        asked: &Asked,
+        caller: &Caller,
+        config: &AuditConfig,
+    ) -> Self {
         let language = match &spec.program {
             Program::Code { language, .. } => Some(language.clone()),
             Program::Command { .. } => None,
@@ -162,7 +170,7 @@ impl Subject {
             labels: spec.labels.clone(),
             language,
             level: Some(spec.level),
-            code_digest: code_digest(spec),
+            code_digest: code_digest(spec, asked),
             spec_digest: spec.digest(),
             policy_digest: spec.policy_digest(),
             ..Summary::default()
@@ -176,7 +184,7 @@ impl Subject {
     /// The record of a run's beginning.
     pub(crate) fn start(&mut self, spec: &Spec, asked: &Asked, engine: &str, at_us: u64) -> Entry {
         let mut detail = json!({ "request": asked.request, "spec": spec, "engine": engine });
-        if let (Bodies::Kept, Some(code)) = (self.bodies, code(spec)) {
+        if let (Bodies::Kept, Some(code)) = (self.bodies, code(spec, asked)) {
             let code = self.secrets.hide(&String::from_utf8_lossy(code));
             detail["code"] = bounded(code, MAX_CODE_BYTES).into();
         }
@@ -289,7 +297,10 @@ fn ended(summary: Summary, outcome: &Outcome) -> Summary {
 }
 
 /// The program's text, where we have it.
-fn code(spec: &Spec) -> Option<&[u8]> {
+fn code<'a>(spec: &'a Spec, asked: &'a Asked) -> Option<&'a [u8]> {
+    if let Some(code) = &asked.code {
+        return Some(code.as_bytes());
+    }
     let Program::Code { path, .. } = &spec.program else { return None };
     spec.placed.iter().filter(|file| file.path == *path).find_map(|file| match &file.source {
         Source::Given(contents) => Some(contents.0.as_slice()),
@@ -297,9 +308,9 @@ fn code(spec: &Spec) -> Option<&[u8]> {
     })
 }
 
-fn code_digest(spec: &Spec) -> Option<String> {
+fn code_digest(spec: &Spec, asked: &Asked) -> Option<String> {
     match &spec.program {
-        Program::Code { .. } => code(spec).map(sha256),
+        Program::Code { .. } => code(spec, asked).map(sha256),
         Program::Command { argv } => serde_json::to_vec(argv).ok().map(|json| sha256(&json)),
     }
 }

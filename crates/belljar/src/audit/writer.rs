@@ -72,7 +72,7 @@ impl Recorder {
     ) -> Result<Recording, Error> {
         let full = |_| Error::Busy { running: MOST_RUNS, waiting: 0 };
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(full)?;
-        let mut subject = Subject::new(run, spec, caller, &self.config);
+        let mut subject = Subject::new(run, spec, asked, caller, &self.config);
         let entry = subject.start(spec, asked, &self.engine, now_us());
         let (told, answer) = oneshot::channel();
         let run_is = RunIs::Begun { engine: self.engine.to_string() };

@@ -24,7 +24,7 @@ use crate::native::plan::Planned;
 use crate::native::run::{Finished, Talk};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
-use crate::pool;
+use crate::pool::{self, Made};
 use crate::screen::{Advice, Gate};
 
 /// Sandboxes that one run may find dead when it comes to them.
@@ -56,6 +56,14 @@ impl Run<'_> {
     #[must_use]
     pub fn by(mut self, caller: Caller) -> Self {
         self.caller = caller;
+        self
+    }
+
+    /// Records this as its code: the program that runs is one of ours, which loads it.
+    pub(crate) fn recorded_with(mut self, code: &str) -> Self {
+        if let Some(asked) = &mut self.asked {
+            asked.code = Some(code.to_owned());
+        }
         self
     }
 
@@ -285,14 +293,24 @@ impl Run<'_> {
             let parked = match pool.take(&wanted) {
                 Some(parked) => parked,
                 None if self.start == StartRequest::Warm => {
-                    self.engine.park_apart(pool, &wanted.profile).await?
+                    match pool.make_or_take(&wanted).await {
+                        Made::Meanwhile(parked) => *parked,
+                        _right @ Made::ByYou(_) => {
+                            self.engine.park_apart(pool, &wanted.profile).await?
+                        }
+                    }
                 }
                 // None waits, but to copy a zygote is sooner than to start an interpreter. If that
                 // fails, a new sandbox will tell why, or work.
                 None if wanted.profile.hold == Hold::Forked && !pool.lacks_memory() => {
-                    match self.engine.park_apart(pool, &wanted.profile).await {
-                        Ok(parked) => parked,
-                        Err(_) => return Ok(None),
+                    match pool.make_or_take(&wanted).await {
+                        Made::Meanwhile(parked) => *parked,
+                        _right @ Made::ByYou(_) => {
+                            match self.engine.park_apart(pool, &wanted.profile).await {
+                                Ok(parked) => parked,
+                                Err(_) => return Ok(None),
+                            }
+                        }
                     }
                 }
                 None => return Ok(None),

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use belljar_jail::egress::{
-    FIRST_NAME, Host, PROXY, PROXY_PORT, RANGE, Range, Reached, Refused, Rule, SOCKS_PORT, Told, Why,
+    FIRST_NAME, Host, PROXY, PROXY_PORT, RANGE, Range, Reached, Refused, Rule, SOCKS_PORT, Told,
+    Why,
 };
 
 use super::{Tally, shown, time_of};
@@ -31,7 +32,10 @@ pub(super) fn meaning(rules: &[Rule], target: SocketAddr) -> Meaning {
     let IpAddr::V4(address) = target.ip() else { return Meaning::Elsewhere };
     let port = target.port();
     let ours = Range { address: RANGE.0.into(), bits: RANGE.1 }.holds(address.into());
-    let named = rules.iter().flat_map(|rule| &rule.hosts).any(|host| *host == Host::Address(address.into()));
+    let named = rules
+        .iter()
+        .flat_map(|rule| &rule.hosts)
+        .any(|host| *host == Host::Address(address.into()));
     if !ours && !named {
         return Meaning::Elsewhere;
     }
@@ -138,7 +142,9 @@ pub(crate) fn event(refused: &Refused) -> Event {
 
 fn weight(refused: &Refused) -> (EventKind, Severity) {
     match refused.why {
-        Why::Name | Why::Port | Why::Method | Why::Path => (EventKind::PermissionDenied, Severity::Low),
+        Why::Name | Why::Port | Why::Method | Why::Path => {
+            (EventKind::PermissionDenied, Severity::Low)
+        }
         Why::Address if refused.detail == METADATA => (EventKind::EscapeAttempt, Severity::High),
         Why::Address => (EventKind::EscapeAttempt, Severity::Medium),
         Why::Sni | Why::Host => (EventKind::EscapeAttempt, Severity::High),
@@ -175,8 +181,13 @@ mod tests {
     fn rules() -> Vec<Rule> {
         let exact = |name: &str| Host::Exact(name.into());
         let below = Host::Below("c.example".into());
-        let first = Rule { hosts: vec![exact("a.example"), below], ports: vec![443], ..Rule::default() };
-        let second = Rule { hosts: vec![exact("b.example"), exact("a.example")], ports: vec![22], ..Rule::default() };
+        let first =
+            Rule { hosts: vec![exact("a.example"), below], ports: vec![443], ..Rule::default() };
+        let second = Rule {
+            hosts: vec![exact("b.example"), exact("a.example")],
+            ports: vec![22],
+            ..Rule::default()
+        };
         vec![first, second]
     }
 
@@ -194,10 +205,19 @@ mod tests {
     #[test]
     fn a_refusal_names_the_line_that_would_allow_it() {
         let refused = |why, port| Refused {
-            time_ms: 0, number: 0, host: "a.example".into(), port, why, detail: String::new(), count: 2,
+            time_ms: 0,
+            number: 0,
+            host: "a.example".into(),
+            port,
+            why,
+            detail: String::new(),
+            count: 2,
         };
         let name = event(&refused(Why::Name, 0));
-        assert_eq!((name.fix.as_str(), name.rule.as_str(), name.count), ("--egress a.example", "egress/name", 2));
+        assert_eq!(
+            (name.fix.as_str(), name.rule.as_str(), name.count),
+            ("--egress a.example", "egress/name", 2)
+        );
         assert_eq!(event(&refused(Why::Port, 25)).fix, "--egress a.example:25");
         assert_eq!(event(&refused(Why::Name, 8080)).fix, "--egress a.example:8080");
         assert_eq!(event(&refused(Why::Sni, 443)).severity, Severity::High);

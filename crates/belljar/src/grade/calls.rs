@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::case::Case;
 use super::judge::{self, Facts, Judged};
 use super::lanes::{Group, RETRIES, Shared, is_final};
 use super::marshal;
-use super::session::{CALL, NONCE, Session, Stopped, Told, run_request};
+use super::session::{CALL, LOAD, NONCE, Session, Stopped, Told, run_request};
 use super::value::Value;
 use super::{CaseVerdict, Isolate, Raised};
 use crate::model::error::Error;
@@ -220,7 +219,7 @@ fn start(shared: &Arc<Shared>) -> Result<Session<'_>, Stopped> {
     if request.limits.cpu_ms.is_none() && longest_ms > DEFAULT_CPU_MS {
         request.limits.cpu_ms = Some(longest_ms);
     }
-    Session::start(&shared.engine, request).map_err(Stopped::Ours)
+    Session::start(&shared.engine, request, Some(&checked.request.code)).map_err(Stopped::Ours)
 }
 
 async fn load<'a>(
@@ -230,15 +229,8 @@ async fn load<'a>(
     cases: usize,
 ) -> Result<Loaded<'a>, Stopped> {
     let checked = &shared.checked;
-    let order = json!({
-        "file": format!("/workspace/{}", checked.file),
-        "setup": checked.request.setup_code,
-        "copies": copies,
-        "threads": if copies { "refuse" } else { "allow" },
-        "cases": cases,
-        "alone": checked.request.files.is_empty(),
-    });
-    let told = session.ask(&order, shared.deadline(checked.load_limit())).await?;
+    session.tell_plain(&load_order(shared, copies, cases)?)?;
+    let told = session.hear(shared.deadline(checked.load_limit())).await?;
     if let Some(raised) = told.failed {
         return Ok(Loaded::Failed(raised));
     }
@@ -250,6 +242,24 @@ async fn load<'a>(
     }
     session.printed(); // what it prints while it is loaded belongs to no case
     Ok(Loaded::Ready(session, told.names.unwrap_or_default()))
+}
+
+/// What to load, and what will come.
+fn load_order(shared: &Shared, copies: bool, cases: usize) -> Result<Vec<u8>, Stopped> {
+    let request = &shared.checked.request;
+    let pairs = [
+        ("file", Value::Str(format!("/workspace/{}", shared.checked.file))),
+        ("setup", request.setup_code.as_deref().map_or(Value::None, Value::from)),
+        ("copies", Value::Bool(copies)),
+        ("threads", Value::from(if copies { "refuse" } else { "allow" })),
+        ("cases", Value::from(i32::try_from(cases).unwrap_or(0))),
+        ("alone", Value::Bool(request.files.is_empty())),
+    ];
+    let order = Value::Dict(pairs.map(|(name, value)| (Value::from(name), value)).to_vec());
+    let mut plain = vec![LOAD];
+    marshal::write(&order, &mut plain)
+        .ok_or(Stopped::Ours(Error::Lost { what: "its setup code is longer than 2 GiB" }))?;
+    Ok(plain)
 }
 
 /// Asks one case and judges the answer; with it how long that took and the memory of its process.
@@ -264,7 +274,7 @@ pub(super) async fn call(
     let deadline = shared.deadline(limit);
     let started = Instant::now();
     match plain_order(case, &nonce) {
-        Some(order) => session.tell_call(&order)?,
+        Some(order) => session.tell_plain(&order)?,
         None => session.tell(&Order {
             n: &nonce,
             func: case.func_name.as_deref(),

@@ -7,25 +7,32 @@ import builtins, gc, marshal, resource, signal, time, types
 
 CLOSED = 77
 BUILTINS = {one for one in dir(builtins) if one[:1] != "_"}
-# Set where there is one that does without what Python does after a copy: new random numbers, and what modules that
-# know of copies have asked for. That takes as long as the copy itself, and most candidates would not notice.
-bare_fork = None
+# A zygote's, which does what copy_for_each() does, but without Python in the parent, and without what Python does after a
+# copy: new random numbers, and what modules that know of copies have asked for. Most candidates would not notice.
+copies = None
 NOTICED = b"random", b"fork", b"thread", b"secrets", b"uuid", b"logging"
 
 
 def main():
     channel = Channel()
-    order = channel.hear()
+    order = loads(channel.read()[1:])
     module, texts = load(channel, order)
     if order["threads"] == "refuse" and len(os.listdir("/proc/self/task")) > 1:
         channel.tell({"threads": True})
         os._exit(0)
-    channel.tell({"loaded": True, "names": [one for one in module.__dict__ if one in BUILTINS][:500]})
+    path, names = order["file"], module.__dict__
+    channel.write(b"l" + dumps([one for one in names if one in BUILTINS][:500], 2))
+    side = LAST
     if order["copies"]:
         gc.freeze()  # copies share what nobody touches
-        bare = bare_fork and order["alone"] and not any(word in text for text in texts for word in NOTICED)
-        copy_for_each(channel, module, order, bare_fork if bare else os.fork)
-    answer(channel, module, order["file"], True)
+        if copies and order["alone"] and not any(word in text for text in texts for word in NOTICED):
+            side = copies(order["cases"], channel.sink)
+            if side < 0:
+                raise OSError(-side, os.strerror(-side))
+        else:
+            side = copy_for_each(channel.sink, order["cases"])
+    if side != GONE:
+        answer_at_once(channel, module, path, names, side == LAST)
     os._exit(0)
 
 
@@ -46,62 +53,69 @@ def load(channel, order):
     return module, (source, setup.encode())
 
 
-def copy_for_each(channel, module, order, fork):
+COPY, LAST, GONE = 0, 1, 2  # who returns
+
+
+def copy_for_each(sink, left):
     """A copy for each case but the last: after that nobody is left whom this process could harm."""
-    wait, sink = os.wait4, channel.sink
-    left, names = order["cases"], module.__dict__
     while left != 1:
-        pid = fork()
+        pid = os.fork()
         if pid == 0:
-            answer_at_once(channel, module, order["file"], names)
-            os._exit(0)
-        _, status, usage = wait(pid, 0)
+            return COPY
+        _, status, usage = os.wait4(pid, 0)
         sweep()
         if status == CLOSED << 8:
-            os._exit(0)
+            return GONE
         write(sink, END + dumps([status, usage.ru_maxrss], 2))
         left -= 1
+    return LAST
 
 
 END = b"\x10\0\0\0e"  # with the length of two numbers that are not large
 
 
-def answer_at_once(channel, module, path, names):
+def answer_at_once(channel, module, path, names, last):
     """The shortest way to the answer of a plain call, for most: every object that is looked at is on a page that has to
     be copied first. Whatever is not plain goes the long way."""
     message = read(channel.source, 65536)
     if message[4:5] != b"c":
-        return answer(channel, module, path, False, channel.rest(message))
+        return answer(channel, module, path, last, channel.rest(message))
     name, args, kwargs = loads(message[29:])
     function = names.get(name)
     if type(function) is not Function:
-        return answer(channel, module, path, False, message[4:])
+        return answer(channel, module, path, last, message[4:])
     try:
         value = function(*args, **kwargs)
     except BaseException as error:
-        flush()
-        return channel.tell({"n": message[5:29].decode(), "raised": describe(error, path)})
+        return tell(channel, message[5:29], {"raised": describe(error, path)}, last)
     if type(value) is int and -LARGE <= value < LARGE or is_plain(value, 0, MAX_PLAIN) >= 0:
         if sys.stdout is not printed_at_once:
             flush()
-        value = b"v%b%b%b" % (message[5:29], NO_MEMORY, dumps(value, 2))
+        memory = peak().to_bytes(8, "little") if last else NO_MEMORY
+        value = b"v%b%b%b" % (message[5:29], memory, dumps(value, 2))
         if len(value) < 256:
             return write(channel.sink, b"%c\0\0\0%b" % (len(value), value))
         return channel.write(value)
-    answer_value(channel, message[5:29], path, value)
+    try:
+        told = value_told(settled(value), None)
+    except BaseException as error:
+        told = {"raised": describe(error, path)}
+    tell(channel, message[5:29], told, last)
 
 
 read, write, loads, dumps, Function = os.read, os.write, marshal.loads, marshal.dumps, types.FunctionType
 NO_MEMORY = bytes(8)  # it is told with the end
 
 
-def answer_value(channel, nonce, path, value):
-    try:
-        told = value_told(settled(value), None)
-    except BaseException as error:
-        told = {"raised": describe(error, path)}
+def tell(channel, nonce, told, last):
     flush()
+    if last:
+        told["memory"] = peak()
     channel.tell({"n": nonce.decode(), **told})
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def sweep():
@@ -112,10 +126,15 @@ def sweep():
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
             return  # none is left
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass  # what the candidate started while it was loaded; process 1 reaps the rest
+        except ChildProcessError:
+            pass
         time.sleep(0.0005)
 
 
-def answer(channel, module, path, tells_memory, message=None):
+def answer(channel, module, path, last, message=None):
     """Answers one case; an assert may ask more than once."""
     objects = []
     while True:
@@ -123,7 +142,10 @@ def answer(channel, module, path, tells_memory, message=None):
         if not message:
             os._exit(CLOSED)
         plain_call = message[:1] in b"cC"
-        order = {"n": message[1:25].decode()} if plain_call else json.loads(message)
+        nonce, order = message[1:25], {}
+        if not plain_call:
+            order = json.loads(message)
+            nonce = order["n"].encode()
         try:
             if plain_call:
                 told = value_told(call(module, *marshal.loads(message[25:])), None)
@@ -135,10 +157,7 @@ def answer(channel, module, path, tells_memory, message=None):
             told = {"refused": str(error)}
         except BaseException as error:
             told = {"raised": describe(error, path)}
-        flush()
-        if tells_memory:
-            told["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        channel.tell({"n": order["n"], **told})
+        tell(channel, nonce, told, last)
         if not order.get("more"):
             return
         message = None
@@ -263,6 +282,21 @@ def functions(module):
         key for key, one in module.__dict__.items()
         if isinstance(one, types.FunctionType) and one.__module__ == module.__name__ and key[:1] != "_"
     ]
+
+
+def rehearse():
+    """In a zygote, so that its copies need not: Python writes into its own code while that is new."""
+    channel = Channel.__new__(Channel)
+    (channel.source, ours), (theirs, channel.sink) = os.pipe(), os.pipe()
+    module = types.ModuleType("rehearsal")
+    exec(compile("def f(n):\n    return [i for i in range(n)]\n", "rehearsal", "exec"), module.__dict__)
+    message = b"c" + bytes(24) + dumps(("f", [2], {}), 2)
+    for last in (True, False) * 20:
+        write(ours, len(message).to_bytes(4, "little") + message)
+        answer_at_once(channel, module, "rehearsal", module.__dict__, last)
+        read(theirs, 100)
+    for one in (channel.source, channel.sink, ours, theirs):
+        os.close(one)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ const MAX_MESSAGE_BYTES: usize = 32 << 20;
 const HEAD: usize = 4;
 /// Messages that may wait: an answer, the end of its process, and one for the word that came between.
 const MAX_WAITING: usize = 3;
-/// The first byte of messages that are not JSON: a call, one that may come in pieces, its value, the end of a process.
+/// The first byte of messages that are not JSON: what to load, that it is loaded, a call, one that may come in pieces, its
+/// value, the end of a process.
+pub(super) const LOAD: u8 = b'o';
+const LOADED: u8 = b'l';
 pub(super) const CALL: u8 = b'c';
 const LONG_CALL: u8 = b'C';
 /// What is written to a pipe in one piece.
@@ -101,6 +104,12 @@ impl Told {
                     value: Some(value),
                     ..Self::default()
                 })
+            }
+            (&LOADED, rest) => {
+                let Some(Value::List(names)) = marshal::read(rest) else { return None };
+                let name = |one| if let Value::Str(name) = one { Some(name) } else { None };
+                let names = names.into_iter().map(name).collect::<Option<_>>()?;
+                Some(Self { loaded: Some(true), names: Some(names), ..Self::default() })
             }
             (&END, rest) => {
                 let Some(Value::List(pair)) = marshal::read(rest) else { return None };
@@ -179,9 +188,16 @@ impl Inbox {
 }
 
 impl<'a> Session<'a> {
-    /// Starts one; nothing is waited for yet.
-    pub(super) fn start(engine: &'a Engine, request: RunRequest) -> Result<Self, Error> {
-        let run = engine.prepare(request)?;
+    /// Starts one; nothing is waited for yet. `candidate` is what its record shows as its code.
+    pub(super) fn start(
+        engine: &'a Engine,
+        request: RunRequest,
+        candidate: Option<&str>,
+    ) -> Result<Self, Error> {
+        let mut run = engine.prepare(request)?;
+        if let Some(code) = candidate {
+            run = run.recorded_with(code);
+        }
         let (to, input) = mpsc::channel(1);
         let inbox = Arc::new(Mutex::new(Inbox::default()));
         let heard = Arc::clone(&inbox);
@@ -214,10 +230,10 @@ impl<'a> Session<'a> {
         self.send(whole)
     }
 
-    /// Says a call that begins with its sign.
-    pub(super) fn tell_call(&mut self, call: &[u8]) -> Result<(), Stopped> {
-        let mut whole = [&[0; HEAD], call].concat();
-        if whole.len() > ONE_PIECE {
+    /// Says what is in Python's own form, after its sign.
+    pub(super) fn tell_plain(&mut self, plain: &[u8]) -> Result<(), Stopped> {
+        let mut whole = [&[0; HEAD], plain].concat();
+        if whole[HEAD] == CALL && whole.len() > ONE_PIECE {
             whole[HEAD] = LONG_CALL;
         }
         self.send(whole)
@@ -383,7 +399,10 @@ mod tests {
             told.ended
         };
         assert_eq!((end(3 << 8), end(9), end(0)), (Some(3), Some(-9), Some(0)));
-        let wrong: [&[u8]; 6] = [b"", b"v", b"vshort", b"e\0\0\0\0", b"x", b"{\"strange\":1}"];
+        let loaded = Told::read(b"l[\x01\0\0\0u\x03\0\0\0sum").unwrap();
+        assert_eq!((loaded.loaded, loaded.names), (Some(true), Some(vec!["sum".to_owned()])));
+        let wrong: [&[u8]; 8] =
+            [b"", b"v", b"vshort", b"e\0\0\0\0", b"x", b"{\"strange\":1}", b"l", b"l[\x01\0\0\0N"];
         for message in wrong {
             assert!(Told::read(message).is_none(), "{message:?}");
         }

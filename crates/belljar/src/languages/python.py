@@ -13,11 +13,12 @@ import _signal, _weakref, atexit, gc, importlib.machinery, io, os, types
 # A copy shares every page that neither side has written since, and to read an object is to write its count.
 # So what can be done in the zygote is done there, and copies look at as little as they can.
 DELIVERY = 3
+ROUNDS = 20
 how, rest = sys.argv[1], sys.argv[2:]
 cut = rest.index("--") if "--" in rest else len(rest)
 modules, own = rest[:cut], rest[cut + 1:]
 ahead = {}  # loaded, but for its main(): by its text, so that what is run is what was asked for
-kept, newest, ours, before, bare_fork = set(), None, set(), {}, None
+kept, newest, ours, before, copies = set(), None, set(), {}, None
 forms = [(one.encoding, one.errors) for one in (sys.stdin, sys.stdout, sys.stderr)]  # as the locale has it
 sys.path[:] = [entry for entry in sys.path if entry]  # the empty one is there for -c alone
 
@@ -34,7 +35,8 @@ def load():
         ahead[text.encode()] = main = program(path)
         main.__name__ = "ahead"
         exec(compile(text, path, "exec", dont_inherit=True), main.__dict__)
-        main.__name__, main.bare_fork = "__main__", bare_fork
+        main.__name__, main.copies = "__main__", copies
+        main.rehearse()
     for number in range(1, _signal.NSIG):  # whatever this process was started with
         if _signal.getsignal(number) is _signal.SIG_IGN and number not in (_signal.SIGPIPE, _signal.SIGXFSZ):
             _signal.signal(number, _signal.SIG_DFL)
@@ -42,10 +44,16 @@ def load():
     ours, before = kept - base, dict(os.environ)
     gc.collect()
     gc.freeze()
+    if how == "fork":
+        # Python writes into code that runs for the first times, to make it faster. Done here, that is shared.
+        for _ in range(ROUNDS):
+            rehearse("/proc/self/task")  # where no name is a module's
+        gc.collect()
+        gc.freeze()
 
 
 def receive():
-    rehearse()
+    rehearse(os.getcwd())
     os.write(DELIVERY, b"r")
     message = os.read(DELIVERY, 1 << 18)
     os.close(DELIVERY)
@@ -67,10 +75,10 @@ def take(message):
     return words[:count]
 
 
-def rehearse():
+def rehearse(directory):
     """Touches what the coming program will need: a page that a copy shares is slow only the first time."""
     take(b"0\0" + b"\0".join(f"{name}={value}".encode(errors="surrogateescape") for name, value in before.items()))
-    make_way(os.getcwd())
+    make_way(directory)
     source = read(os.devnull) + b"import sys\n"
     exec(compile(source, "rehearsal", "exec", dont_inherit=True), program(os.devnull).__dict__)
     sys.stdout.write("")
@@ -276,11 +284,11 @@ def stream(number):
 
 def serve():
     """A zygote's life: one copy for each wish, until the engine is gone."""
-    global bare_fork
+    global copies
     import ctypes
 
     jar, python = ctypes.PyDLL("/proc/self/fd/1"), ctypes.pythonapi
-    bare_fork = python.fork  # the C library's, which the whole process sees
+    copies = jar.belljar_copies
     os.dup2(2, 1)
     open_streams()
 

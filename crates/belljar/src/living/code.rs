@@ -75,6 +75,8 @@ impl Sandboxes {
 
 /// Writes down which contexts there are.
 async fn keep(slot: &Slot, lines: &Lines) -> Result<(), Error> {
+    // One at a time: the last to write is the last to have looked.
+    let _keeping = slot.keeping.lock().await;
     let (directory, saved) = (slot.directory.clone(), lines.contexts.saved());
     super::blocking(move || {
         let text = serde_json::to_vec(&saved).map_err(std::io::Error::from);

@@ -175,23 +175,31 @@ impl Contexts {
 
     /// Interrupts what a context runs; whether it ran anything. Its variables stay.
     pub(crate) fn interrupt(&self, id: &str) -> Result<bool, Error> {
-        Ok(self.get(id)?.interrupt())
+        Ok(self.known(id)?.interrupt())
     }
 
     /// Ends what a context runs, and begins it anew without any variables.
     pub(crate) async fn restart(&self, id: &str) -> Result<ContextInfo, Error> {
-        let context = self.get(id)?;
+        let context = self.known(id)?;
         context.end().await?;
         context.start(&*self.place).await?;
         Ok(context.info())
     }
 
     pub(crate) async fn remove(&self, id: &str) -> Result<(), Error> {
-        let context = self.get(id)?;
+        let context = self.known(id)?;
         self.lock().remove(id);
         context.end().await
     }
 
+    /// The context that something is done to.
+    fn known(&self, id: &str) -> Result<Arc<Context>, Error> {
+        self.get(id).map_err(|_| Error::NotFound {
+            what: format!("there is no context {id:?}. hint: see the list of contexts"),
+        })
+    }
+
+    /// The context that a request names.
     fn get(&self, id: &str) -> Result<Arc<Context>, SpecError> {
         let found = self.lock().get(id).cloned();
         found.ok_or_else(|| {

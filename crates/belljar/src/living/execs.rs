@@ -27,12 +27,17 @@ const SIGNALS: [(&str, i32); 13] = [
     ("STOP", 19),
     ("WINCH", 28),
 ];
-const MOST_SIGNAL: i32 = 64;
+const MOST_SIGNAL: i32 = 31;
 
 impl Sandboxes {
     /// Starts a program. Unless it is in the background it ends when what is returned is dropped.
     pub async fn exec(&self, name: &str, request: ExecRequest) -> Result<Following, Error> {
         check(&request)?;
+        let name = name.to_owned();
+        self.whole(|this| async move { this.begin(&name, request).await }).await
+    }
+
+    async fn begin(&self, name: &str, request: ExecRequest) -> Result<Following, Error> {
         let (record, lines) = self.lines(name).await?;
         if record.request.undo {
             self.keep_automatic(name).await?;
@@ -47,7 +52,7 @@ impl Sandboxes {
         Ok(if request.background {
             following
         } else {
-            following.ends_with(Arc::clone(&lines.living))
+            following.ends_with(Arc::clone(&lines.living), self.owed.one_more())
         })
     }
 
@@ -161,10 +166,10 @@ mod tests {
 
     #[test]
     fn signals_have_names_and_numbers() {
-        for (text, number) in [("TERM", 15), ("SIGKILL", 9), ("int", 2), ("34", 34)] {
+        for (text, number) in [("TERM", 15), ("SIGKILL", 9), ("int", 2), ("31", 31)] {
             assert_eq!(signal_number(text), Ok(number));
         }
-        for wrong in ["", "NOPE", "0", "65", "-1", "SIG"] {
+        for wrong in ["", "NOPE", "0", "32", "-1", "SIG"] {
             assert_eq!(signal_number(wrong).unwrap_err().field, "signal", "{wrong}");
         }
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use belljar_jail::agent::wire::{Bytes, Finish, How, MAX_DATA_BYTES, Request, Time};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch as watch_channel};
 
 pub use download::Downloaded;
 pub use error::{FileError, FileFault};
@@ -74,6 +74,8 @@ struct Inner {
     agents: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     patience: Duration,
+    /// Whether the sandbox is paused: then no agent answers, and nobody need wait to find that out.
+    paused: watch_channel::Sender<bool>,
 }
 
 impl std::fmt::Debug for Files {
@@ -161,12 +163,22 @@ impl Files {
             agents: Arc::new(Semaphore::new(MAX_AGENTS)),
             watches: Arc::new(Semaphore::new(MAX_WATCHES)),
             patience,
+            paused: watch_channel::Sender::new(false),
         }))
     }
 
     /// Lets go of agents that wait: before the sandbox is stopped, frozen or counted.
     pub(crate) fn rest(&self) {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Says that the sandbox stands still from now on, or goes on. What is under way, and what comes meanwhile, is refused;
+    /// watches wait.
+    pub(crate) fn pause(&self, paused: bool) {
+        if paused {
+            self.rest();
+        }
+        self.0.paused.send_replace(paused);
     }
 
     async fn lease(&self, path: &[u8]) -> Result<Lease, FileError> {
@@ -182,11 +194,14 @@ impl Files {
 
     /// A new agent.
     async fn line(&self, path: &[u8]) -> Result<Line, FileError> {
+        if *self.0.paused.borrow() {
+            return Err(FileFault::Paused.at(path));
+        }
         let started = (self.0.start)().await;
         let socket = started
             .map_err(|error| FileFault::Agent(format!("cannot be started: {error}")).at(path))?;
         let broken = |error| FileFault::Agent(format!("cannot be reached: {error}")).at(path);
-        Line::new(socket, self.0.patience).map_err(broken)
+        Line::new(socket, self.0.patience, self.0.paused.subscribe()).map_err(broken)
     }
 
     fn budget(&self) -> Budget {

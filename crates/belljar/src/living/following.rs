@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::owed::Debt;
 use crate::capture::Capture;
 use crate::model::error::Error;
 use crate::model::outcome::{Captured, Stream};
@@ -30,7 +31,7 @@ pub struct Following {
     id: String,
     source: Source,
     /// Whom to tell when nobody follows any more and the exec shall not go on alone.
-    ender: Option<Arc<Living>>,
+    ender: Option<(Arc<Living>, Debt)>,
 }
 
 #[derive(Debug)]
@@ -56,8 +57,8 @@ impl Following {
     }
 
     /// From now on the exec ends when this is dropped before its end was told.
-    pub(super) fn ends_with(mut self, living: Arc<Living>) -> Self {
-        self.ender = Some(living);
+    pub(super) fn ends_with(mut self, living: Arc<Living>, debt: Debt) -> Self {
+        self.ender = Some((living, debt));
         self
     }
 
@@ -100,12 +101,15 @@ impl Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        if let (Some(living), Ok(runtime)) =
+        if let (Some((living, debt)), Ok(runtime)) =
             (self.ender.take(), tokio::runtime::Handle::try_current())
         {
             let id = std::mem::take(&mut self.id);
-            // One that has ended meanwhile does not mind; one that cannot be told ends at its time limit.
-            runtime.spawn(async move { living.signal(&id, KILL).await.ok() });
+            runtime.spawn(async move {
+                // One that has ended meanwhile does not mind; one that cannot be told ends at its time limit.
+                living.signal(&id, KILL).await.ok();
+                drop(debt);
+            });
         }
     }
 }

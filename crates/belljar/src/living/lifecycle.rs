@@ -28,6 +28,10 @@ pub enum Force {
 impl Sandboxes {
     /// Makes a sandbox and starts it. One that cannot be started is not left behind.
     pub async fn create(&self, request: SandboxRequest) -> Result<SandboxInfo, Error> {
+        self.whole(|this| async move { this.make(request).await }).await
+    }
+
+    pub(super) async fn make(&self, request: SandboxRequest) -> Result<SandboxInfo, Error> {
         self.spec(&request)?;
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
@@ -75,15 +79,19 @@ impl Sandboxes {
 
     pub async fn start(&self, name: &str) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
+        self.whole(|this| async move { this.start_in(&slot).await }).await
+    }
+
+    async fn start_in(&self, slot: &Arc<Slot>) -> Result<SandboxInfo, Error> {
         let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
+        let record = self.in_step(slot).await?;
         match record.state {
             SandboxState::Created | SandboxState::Stopped | SandboxState::Failed => {}
             SandboxState::Running | SandboxState::Paused | SandboxState::Removing => {
                 return Err(conflict(&record, "start", "it is not stopped"));
             }
         }
-        self.raise(&record, &slot).await?;
+        self.raise(&record, slot).await?;
         self.told(&record.id).await
     }
 
@@ -100,17 +108,20 @@ impl Sandboxes {
     async fn end(
         &self,
         name: &str,
-        verb: &str,
+        verb: &'static str,
         grace: Option<Duration>,
     ) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
-        let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
-        let Some(lines) = slot.lines().await? else {
-            return Err(conflict(&record, verb, "nothing of it runs"));
-        };
-        self.fell(&record, &slot, &lines, grace).await?;
-        self.told(&record.id).await
+        self.whole(|this| async move {
+            let _turn = slot.turn.lock().await;
+            let record = this.in_step(&slot).await?;
+            let Some(lines) = slot.lines().await? else {
+                return Err(conflict(&record, verb, "nothing of it runs"));
+            };
+            this.fell(&record, &slot, &lines, grace).await?;
+            this.told(&record.id).await
+        })
+        .await
     }
 
     /// Ends it, for good or for a moment.
@@ -129,42 +140,63 @@ impl Sandboxes {
         self.set_state(&record.id, SandboxState::Stopped, None).await
     }
 
+    /// Holds everything in it still.
     pub async fn pause(&self, name: &str) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
-        let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
-        match (record.state, slot.lines().await?) {
-            (SandboxState::Running, Some(lines)) => lines.living.freeze().await?,
-            _ => return Err(conflict(&record, "pause", "it is not running")),
-        }
-        self.set_state(&record.id, SandboxState::Paused, None).await?;
-        self.told(&record.id).await
+        self.whole(|this| async move {
+            let _turn = slot.turn.lock().await;
+            let record = this.in_step(&slot).await?;
+            let (SandboxState::Running, Some(lines)) = (record.state, slot.lines().await?) else {
+                return Err(conflict(&record, "pause", "it is not running"));
+            };
+            // What is under way with its files is told so now, and does not wait for what stands still.
+            lines.files.pause(true);
+            let frozen = lines.living.freeze().await;
+            if frozen.is_err() {
+                lines.files.pause(false);
+            }
+            frozen?;
+            this.set_state(&record.id, SandboxState::Paused, None).await?;
+            this.told(&record.id).await
+        })
+        .await
     }
 
     pub async fn resume(&self, name: &str) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
-        let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
-        match (record.state, slot.lines().await?) {
-            (SandboxState::Paused, Some(lines)) => lines.living.thaw().await?,
-            _ => return Err(conflict(&record, "resume", "it is not paused")),
-        }
-        self.set_state(&record.id, SandboxState::Running, None).await?;
-        self.told(&record.id).await
+        self.whole(|this| async move {
+            let _turn = slot.turn.lock().await;
+            let record = this.in_step(&slot).await?;
+            let (SandboxState::Paused, Some(lines)) = (record.state, slot.lines().await?) else {
+                return Err(conflict(&record, "resume", "it is not paused"));
+            };
+            lines.living.thaw().await?;
+            lines.files.pause(false);
+            this.set_state(&record.id, SandboxState::Running, None).await?;
+            this.told(&record.id).await
+        })
+        .await
     }
 
     /// Removes it with all its files.
     pub async fn remove(&self, name: &str, force: Force) -> Result<(), Error> {
         let (_, slot) = self.find(name)?;
-        let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
-        if let Some(lines) = slot.lines().await? {
-            if force == Force::No {
-                return Err(conflict(&record, "rm", "it is running: stop it first, or --force"));
+        self.whole(|this| async move {
+            let _turn = slot.turn.lock().await;
+            let record = this.in_step(&slot).await?;
+            if let Some(lines) = slot.lines().await? {
+                if force == Force::No {
+                    return Err(conflict(
+                        &record,
+                        "rm",
+                        "it is running: stop it first, or --force",
+                    ));
+                }
+                this.fell(&record, &slot, &lines, None).await?;
             }
-            self.fell(&record, &slot, &lines, None).await?;
-        }
-        self.forget(&record).await
+            this.forget(&record).await
+        })
+        .await
     }
 
     /// Takes a sandbox out of the store, for good.
@@ -261,12 +293,16 @@ impl Sandboxes {
         {
             return Ok((record, lines));
         }
+        self.whole(|this| async move { this.first_use(&slot).await }).await
+    }
+
+    async fn first_use(&self, slot: &Arc<Slot>) -> Result<(Record, Lines), Error> {
         let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
+        let record = self.in_step(slot).await?;
         match (record.state, slot.lines().await?) {
             (SandboxState::Running, Some(lines)) => Ok((record, lines)),
             (SandboxState::Created, _) => {
-                let lines = self.raise(&record, &slot).await?;
+                let lines = self.raise(&record, slot).await?;
                 Ok((record, lines))
             }
             (SandboxState::Paused, _) => {
@@ -447,5 +483,6 @@ fn tree(tree: store::Tree) -> Tree {
 pub(super) fn conflict(record: &Record, verb: &str, why: &str) -> Error {
     let state = serde_json::to_value(record.state).unwrap_or_default();
     let state = state.as_str().unwrap_or_default().to_owned();
-    Error::Conflict { what: format!("cannot {verb} {}, which is {state}: {why}", record.name) }
+    let stop = if why.starts_with("hint:") { '.' } else { ':' };
+    Error::Conflict { what: format!("cannot {verb} {}, which is {state}{stop} {why}", record.name) }
 }

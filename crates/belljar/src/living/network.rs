@@ -8,7 +8,11 @@ use crate::model::sandbox::{NetworkInfo, SandboxInfo, SandboxRequest};
 
 impl Sandboxes {
     /// From now on, and whenever it is started again: what is open is cut where it no longer may be.
-    pub async fn set_egress(&self, name: &str, egress: Vec<EgressEntry>) -> Result<SandboxInfo, Error> {
+    pub async fn set_egress(
+        &self,
+        name: &str,
+        egress: Vec<EgressEntry>,
+    ) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
         let _turn = slot.turn.lock().await;
         let record = self.in_step(&slot).await?;

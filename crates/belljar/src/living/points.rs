@@ -132,21 +132,32 @@ impl Sandboxes {
     pub async fn promote(&self, fork: &str, name: &str) -> Result<SandboxInfo, Error> {
         let name = Name::new(name)?;
         let (record, slot) = self.find(fork)?;
+        self.whole(|this| async move { this.promote_in(record, &slot, name).await }).await
+    }
+
+    async fn promote_in(
+        &self,
+        record: Record,
+        slot: &Arc<Slot>,
+        name: Name,
+    ) -> Result<SandboxInfo, Error> {
         let _turn = slot.turn.lock().await;
         let displaced = self.store.get(name.as_str()).ok();
+        let (id, called) = (record.id.clone(), name.to_string());
+        let promote = move |store: &Store| store.promote(&id, &name, Displaced::Remove);
         if let Some(other) = displaced.filter(|other| other.id != record.id) {
             let other_slot = self.slot(&other.id);
             let _their_turn = other_slot.turn.lock().await;
             if let Some(lines) = other_slot.lines().await? {
                 self.fell(&other, &other_slot, &lines, None).await?;
             }
-            let id = record.id.clone();
-            let promote = move |store: &Store| store.promote(&id, &name, Displaced::Remove);
             self.stored(promote).await?;
             self.forget_slot(&other.id);
         } else {
-            let id = record.id.clone();
-            self.stored(move |store| store.promote(&id, &name, Displaced::Remove)).await?;
+            self.stored(promote).await?;
+        }
+        if let Some(lines) = slot.lines().await? {
+            lines.living.rename(&called).await?;
         }
         self.told(&record.id).await
     }
@@ -226,24 +237,32 @@ impl Sandboxes {
 
     /// Does something to the files of a sandbox that must not change meanwhile: what runs stands still, and what does not
     /// is stood up anew, on other files perhaps.
-    async fn held<T: Send + 'static>(
+    pub(super) async fn held<T: Send + 'static>(
         &self,
         name: &str,
         act: impl FnOnce(&Store, &str, Taking) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Error> {
         let (_, slot) = self.find(name)?;
+        self.whole(|this| async move { this.held_in(&slot, act).await }).await
+    }
+
+    async fn held_in<T: Send + 'static>(
+        &self,
+        slot: &Arc<Slot>,
+        act: impl FnOnce(&Store, &str, Taking) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Error> {
         let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
+        let record = self.in_step(slot).await?;
         let id = record.id.clone();
         let Some(lines) = slot.lines().await? else {
             return self.stored(move |store| act(store, &id, Taking::Seal)).await;
         };
         lines.rest().await;
         if record.state == SandboxState::Running && lines.is_idle().await? {
-            self.fell(&record, &slot, &lines, None).await?;
+            self.fell(&record, slot, &lines, None).await?;
             let done = self.stored(move |store| act(store, &id, Taking::Seal)).await;
             let record = self.store.get(&record.id)?;
-            self.raise(&record, &slot).await?;
+            self.raise(&record, slot).await?;
             return done;
         }
         self.frozen(&record, &lines, move |store| act(store, &id, Taking::Copy)).await
@@ -270,23 +289,32 @@ impl Sandboxes {
     async fn moved(
         &self,
         name: &str,
-        verb: &str,
+        verb: &'static str,
         act: impl FnOnce(&Store, &str) -> Result<Record, StoreError> + Send + 'static,
     ) -> Result<SandboxInfo, Error> {
         let (_, slot) = self.find(name)?;
+        self.whole(|this| async move { this.moved_in(&slot, verb, act).await }).await
+    }
+
+    async fn moved_in(
+        &self,
+        slot: &Arc<Slot>,
+        verb: &str,
+        act: impl FnOnce(&Store, &str) -> Result<Record, StoreError> + Send + 'static,
+    ) -> Result<SandboxInfo, Error> {
         let _turn = slot.turn.lock().await;
-        let record = self.in_step(&slot).await?;
+        let record = self.in_step(slot).await?;
         if record.state == SandboxState::Paused {
             return Err(lifecycle::conflict(&record, verb, "resume it first"));
         }
         let stood = slot.lines().await?;
         if let Some(lines) = &stood {
-            self.fell(&record, &slot, lines, None).await?;
+            self.fell(&record, slot, lines, None).await?;
         }
         let id = record.id.clone();
         let moved = self.stored(move |store| act(store, &id)).await;
         if stood.is_some() {
-            self.again(&slot).await?;
+            self.again(slot).await?;
         }
         let moved = moved?;
         self.told(&moved.id).await

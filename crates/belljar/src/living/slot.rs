@@ -17,6 +17,8 @@ pub(super) struct Slot {
     pub directory: PathBuf,
     /// Held by whoever changes what the sandbox is. Execs and file operations do not change that.
     pub turn: Turn<()>,
+    /// Held by whoever writes down which contexts there are.
+    pub keeping: Turn<()>,
     lines: Mutex<Option<Lines>>,
 }
 
@@ -60,7 +62,13 @@ impl Lines {
 
 impl Slot {
     pub(super) fn new(id: String, directory: PathBuf) -> Self {
-        Self { id, directory, turn: Turn::default(), lines: Mutex::default() }
+        Self {
+            id,
+            directory,
+            turn: Turn::default(),
+            keeping: Turn::default(),
+            lines: Mutex::default(),
+        }
     }
 
     /// The lines to a sandbox that stands; nothing when it does not. A keeper that somebody else started is found.

@@ -124,6 +124,9 @@ fn wrong(reason: String) -> SpecError {
 
 /// `HOST:PORT,PORT`; an IPv6 address has brackets, so its colons are none of these.
 fn host_and_ports(text: &str) -> Result<(&str, Vec<u16>), SpecError> {
+    if text.contains('/') {
+        return Err(not_a_name(text));
+    }
     let colon = text.rfind(':').filter(|at| !text[*at..].contains(']'));
     let Some(colon) = colon else {
         return Ok((text, Vec::new()));
@@ -145,7 +148,9 @@ pub(crate) fn resolve(entries: &[EgressEntry]) -> Result<Vec<Rule>, SpecError> {
     }
     let hosts: usize = rules.iter().map(|rule| rule.hosts.len()).sum();
     if hosts > MAX_HOSTS {
-        return Err(wrong(format!("names {hosts} hosts, more than {MAX_HOSTS}: use *.example.com")));
+        return Err(wrong(format!(
+            "names {hosts} hosts, more than {MAX_HOSTS}: use *.example.com"
+        )));
     }
     let mut ports: Vec<u16> = rules.iter().flat_map(|rule| rule.ports.clone()).collect();
     ports.sort_unstable();
@@ -159,7 +164,9 @@ pub(crate) fn resolve(entries: &[EgressEntry]) -> Result<Vec<Rule>, SpecError> {
 /// One rule, or two: at the ports of the web nothing else passes.
 fn checked(rule: &EgressRule) -> Result<Vec<Rule>, SpecError> {
     if rule.hosts.is_empty() {
-        return Err(wrong("has a rule without hosts: give \"hosts\": [\"example.com\"]".to_owned()));
+        return Err(wrong(
+            "has a rule without hosts: give \"hosts\": [\"example.com\"]".to_owned(),
+        ));
     }
     let hosts = rule.hosts.iter().map(|text| host(text)).collect::<Result<Vec<_>, _>>()?;
     let mut ports = rule.ports.clone();
@@ -167,7 +174,8 @@ fn checked(rule: &EgressRule) -> Result<Vec<Rule>, SpecError> {
         ports.extend(DEFAULT_PORTS);
     }
     if let Some(port) = ports.iter().find(|port| **port == 0 || TAKEN_PORTS.contains(port)) {
-        let reason = format!("names port {port}, which is the sandbox's own (its resolver, its proxy)");
+        let reason =
+            format!("names port {port}, which is the sandbox's own (its resolver, its proxy)");
         return Err(wrong(reason));
     }
     check_requests(rule)?;
@@ -183,7 +191,8 @@ fn checked(rule: &EgressRule) -> Result<Vec<Rule>, SpecError> {
     let of_requests = !rule.methods.is_empty() || !rule.path_prefixes.is_empty();
     match rule.protocol {
         Some(Protocol::Tcp) if of_requests => Err(wrong(
-            "has methods or path_prefixes with protocol tcp: only HTTP has them, use web".to_owned(),
+            "has methods or path_prefixes with protocol tcp: only HTTP has them, use web"
+                .to_owned(),
         )),
         Some(protocol) => Ok(vec![Rule { raw: protocol == Protocol::Tcp, ..whole }]),
         None if of_requests => Ok(vec![whole]),
@@ -235,11 +244,7 @@ fn host(text: &str) -> Result<Host, SpecError> {
     let last = name.rsplit('.').next().unwrap_or(name);
     let number = last.bytes().all(|one| one.is_ascii_digit()) || last.starts_with("0x");
     if name.is_empty() || name.len() > MAX_NAME || !labels || number {
-        let reason = format!(
-            "\"{text}\" is not a host name: write example.com, *.example.com or an address, without \
-             scheme or path"
-        );
-        return Err(wrong(reason));
+        return Err(not_a_name(text));
     }
     let name = name.to_ascii_lowercase();
     if below && !name.contains('.') {
@@ -247,6 +252,13 @@ fn host(text: &str) -> Result<Host, SpecError> {
         return Err(wrong(reason));
     }
     Ok(if below { Host::Below(name) } else { Host::Exact(name) })
+}
+
+fn not_a_name(text: &str) -> SpecError {
+    wrong(format!(
+        "\"{text}\" is not a host name: write example.com, *.example.com or an address, without scheme \
+         or path"
+    ))
 }
 
 fn is_label(label: &str) -> bool {
@@ -266,7 +278,8 @@ fn range(text: &str) -> Result<Range, SpecError> {
     };
     let parsed = address.parse::<IpAddr>().ok().and_then(|address| {
         let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most))?;
+        let bits =
+            bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most))?;
         Some(Range { address, bits })
     });
     parsed.ok_or_else(|| wrong(format!("has the range \"{text}\": write it as 10.0.0.0/8")))
@@ -317,11 +330,20 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_the_way_out() {
         for (text, words) in [
-            ("https://example.com", "scheme"), ("example.com/x", "path"), ("*", "every host"),
-            ("*.com", "top-level"), ("example.com:0", "port"), ("example.com:http", "port"),
-            ("example.com:53", "its own"), ("exa mple.com", "host name"), ("127.1", "host name"),
-            ("a*.example.com", "host name"), ("user@example.com", "host name"), ("", "host name"),
-            ("0x7f000001", "host name"), ("example.com:+80", "port"),
+            ("https://example.com", "scheme"),
+            ("example.com/x", "path"),
+            ("*", "every host"),
+            ("*.com", "top-level"),
+            ("example.com:0", "port"),
+            ("example.com:http", "port"),
+            ("example.com:53", "its own"),
+            ("exa mple.com", "host name"),
+            ("127.1", "host name"),
+            ("a*.example.com", "host name"),
+            ("user@example.com", "host name"),
+            ("", "host name"),
+            ("0x7f000001", "host name"),
+            ("example.com:+80", "port"),
         ] {
             let error = resolve(&[text.into()]).unwrap_err();
             assert!(error.to_string().contains(words), "{text}: {error}");
@@ -342,10 +364,39 @@ mod tests {
         assert_eq!(serde_json::from_str::<Vec<EgressEntry>>(&back).unwrap(), entries);
         for (rule, words) in [
             (EgressRule::default(), "without hosts"),
-            (EgressRule { hosts: vec!["a.example".into()], methods: vec!["get".into()], ..EgressRule::default() }, "capitals"),
-            (EgressRule { hosts: vec!["a.example".into()], path_prefixes: vec!["x".into()], ..EgressRule::default() }, "begin with /"),
-            (EgressRule { hosts: vec!["a.example".into()], addresses: vec!["10/8".into()], ..EgressRule::default() }, "10.0.0.0/8"),
-            (EgressRule { hosts: vec!["a.example".into()], methods: vec!["GET".into()], protocol: Some(Protocol::Tcp), ..EgressRule::default() }, "use web"),
+            (
+                EgressRule {
+                    hosts: vec!["a.example".into()],
+                    methods: vec!["get".into()],
+                    ..EgressRule::default()
+                },
+                "capitals",
+            ),
+            (
+                EgressRule {
+                    hosts: vec!["a.example".into()],
+                    path_prefixes: vec!["x".into()],
+                    ..EgressRule::default()
+                },
+                "begin with /",
+            ),
+            (
+                EgressRule {
+                    hosts: vec!["a.example".into()],
+                    addresses: vec!["10/8".into()],
+                    ..EgressRule::default()
+                },
+                "10.0.0.0/8",
+            ),
+            (
+                EgressRule {
+                    hosts: vec!["a.example".into()],
+                    methods: vec!["GET".into()],
+                    protocol: Some(Protocol::Tcp),
+                    ..EgressRule::default()
+                },
+                "use web",
+            ),
         ] {
             let error = resolve(&[EgressEntry::Rule(rule)]).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
@@ -357,8 +408,9 @@ mod tests {
         let many: Vec<EgressEntry> =
             (0..=MAX_HOSTS).map(|one| EgressEntry::Text(format!("n{one}.example"))).collect();
         assert!(resolve(&many).unwrap_err().to_string().contains("more than 1024"));
-        let ports: Vec<EgressEntry> =
-            (0..=MAX_PORTS).map(|one| EgressEntry::Text(format!("a.example:{}", 5000 + one))).collect();
+        let ports: Vec<EgressEntry> = (0..=MAX_PORTS)
+            .map(|one| EgressEntry::Text(format!("a.example:{}", 5000 + one)))
+            .collect();
         assert!(resolve(&ports).unwrap_err().to_string().contains("more than 64"));
     }
 }

@@ -149,6 +149,28 @@ pub struct ExecRequest {
     pub terminal: Option<TerminalSize>,
 }
 
+/// One program in a sandbox that is made for it and torn down after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OneShotRequest {
+    /// Python code, or a script for bash.
+    #[serde(alias = "script")]
+    pub code: String,
+    /// What it runs in.
+    pub sandbox: SandboxRequest,
+    pub cwd: Option<PathBuf>,
+    pub env: BTreeMap<String, String>,
+    pub stdin: Option<Data>,
+    pub timeout_ms: Option<u64>,
+}
+
+impl OneShotRequest {
+    /// This code, in a sandbox as it is without a word about it.
+    pub fn new(code: impl Into<String>) -> Self {
+        Self { code: code.into(), ..Self::default() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TerminalSize {
@@ -176,6 +198,9 @@ pub struct ExecInfo {
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub end: Option<ExecEnd>,
+    /// What it tried and was refused, as of a run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
 }
 
 /// How an exec ended.

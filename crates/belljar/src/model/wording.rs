@@ -103,7 +103,9 @@ pub(crate) fn egress_refused(why: Why, host: &str, port: u16, detail: &str) -> S
         Why::Name if port == 0 => format!("asked for the name {host}"),
         Why::Name => format!("connect to {at}, which no rule allows"),
         Why::Port => format!("connect to {at}, a port that no rule allows"),
-        Why::Address => format!("connect to {at}, which resolves to {detail}: not a public address"),
+        Why::Address => {
+            format!("connect to {at}, which resolves to {detail}: not a public address")
+        }
         Why::Unreachable => format!("connect to {at}: {detail}"),
         Why::Sni => format!("TLS to {at} with another name in its handshake: {detail}"),
         Why::Host => format!("a request to {at} for another host: {detail}"),

@@ -2,9 +2,10 @@
 //! once for all of them.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_jail::plan::Own;
+use belljar_jail::plan::{Own, Plan};
 use belljar_jail::wire;
 
 use super::identity::{self, Chosen};
@@ -19,23 +20,26 @@ const BELIEVED: Duration = Duration::from_secs(1);
 pub(crate) struct Kind {
     planned: Planned,
     /// The plan as it travels.
-    pub memory: OwnedFd,
+    pub memory: Arc<OwnedFd>,
     made: Instant,
     /// The zygote that its sandboxes belong to.
     zygote_uid: Option<u32>,
 }
 
 impl Kind {
-    /// From what one sandbox of it would be made with.
-    pub(crate) fn make(prepared: &Prepared<'_>) -> Result<Self, Error> {
+    /// From what one sandbox of it would be made with. If that is planned as it was before, the same file goes on to
+    /// hold it: who has read that need not read another.
+    pub(crate) fn make(prepared: &Prepared<'_>, before: Option<&Self>) -> Result<Self, Error> {
         let (planned, _claim) = prepared.plan()?;
-        let memory = wire::plan_memory(&planned.plan);
-        Ok(Self {
-            planned,
-            memory: memory.map_err(Error::backend("write the plan down"))?,
-            made: Instant::now(),
-            zygote_uid: prepared.zygote_uid,
-        })
+        let same = before.filter(|before| is_same(&before.planned.plan, &planned.plan));
+        let memory = match same {
+            Some(before) => Arc::clone(&before.memory),
+            None => {
+                let memory = wire::plan_memory(&planned.plan);
+                Arc::new(memory.map_err(Error::backend("write the plan down"))?)
+            }
+        };
+        Ok(Self { planned, memory, made: Instant::now(), zygote_uid: prepared.zygote_uid })
     }
 
     pub(crate) fn is_fresh(&self) -> bool {
@@ -58,4 +62,13 @@ impl Kind {
         planned.plan.adopt(own.clone());
         Ok((planned, own, claim))
     }
+}
+
+/// Whether two plans differ in nothing but what is one sandbox's own.
+fn is_same(before: &Plan, now: &Plan) -> bool {
+    let name = before.cgroup.as_ref().map_or_else(String::new, |cgroup| cgroup.name.clone());
+    let own = Own { id: before.id.clone(), identity: before.identity.clone(), name };
+    let mut now = now.clone();
+    now.adopt(own);
+    now == *before
 }

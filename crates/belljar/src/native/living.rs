@@ -228,7 +228,9 @@ impl Living {
     /// What it may reach, what it reached, and what it was refused.
     pub(crate) async fn network(&self) -> Result<NetworkState, Error> {
         let (answer, memory) = self.line.ask(Ask::Network, &[], None).await?;
-        let (Answer::Done, Some(memory)) = (&answer, memory) else { return Err(unexpected(answer)) };
+        let (Answer::Done, Some(memory)) = (&answer, memory) else {
+            return Err(unexpected(answer));
+        };
         let lost = |errno: rustix::io::Errno| Error::backend("read what was reached")(errno.into());
         belljar_jail::wire::read_memory(&memory).map_err(lost)
     }
@@ -236,6 +238,11 @@ impl Living {
     /// Says that the sandbox is in use: its idle time begins anew.
     pub async fn touch(&self) -> Result<(), Error> {
         self.done(Ask::Touch).await
+    }
+
+    /// Gives it another host name.
+    pub async fn rename(&self, name: &str) -> Result<(), Error> {
+        self.done(Ask::Rename { name: name.to_owned() }).await
     }
 
     /// SIGTERM to all, SIGKILL after `grace`; answers when nothing of it is left but its files.
@@ -273,7 +280,7 @@ impl Living {
 fn unexpected(answer: Answer) -> Error {
     match answer {
         Answer::Refused { why, message } => match why {
-            Refusal::Unknown => SpecError::new("exec", message).into(),
+            Refusal::Unknown => Error::NotFound { what: message },
             Refusal::Full => {
                 Error::Busy { running: belljar_jail::living::talk::MAX_EXECS, waiting: 0 }
             }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use belljar_jail::keeper::Inherited;
 use belljar_jail::plan::Plan;
 use belljar_jail::report::{Cause, Command, Message, Report, Started};
 use belljar_jail::{KEEPER_ROLE, wire};
@@ -83,7 +84,7 @@ pub fn start_ahead() -> Option<Ahead> {
         Some(child) => Some(Ahead { control, child: Some(child) }),
         None => {
             drop(control);
-            belljar_jail::keeper::main_as_copy(theirs, None)
+            belljar_jail::keeper::main_as_copy(theirs, Inherited::default())
         }
     }
 }

@@ -79,11 +79,8 @@ static INTERNET: [Exception; 1] = [Exception {
 }];
 
 /// Memory that cannot be executed.
-static DATA: [Exception; 1] = [Exception {
-    tests: &[test(2, 4, &[0])],
-    action: Action::Allow,
-    mark: Mark::Quiet,
-}];
+static DATA: [Exception; 1] =
+    [Exception { tests: &[test(2, 4, &[0])], action: Action::Allow, mark: Mark::Quiet }];
 
 /// The filter as the kernel takes it.
 pub(crate) fn compile() -> Vec<Instruction> {
@@ -103,9 +100,27 @@ mod tests {
     #[test]
     fn nothing_that_opens_or_starts_anything_is_listed() {
         for call in [
-            "open", "openat", "openat2", "execve", "execveat", "clone", "clone3", "fork", "vfork",
-            "ptrace", "mount", "setns", "unshare", "bpf", "io_uring_setup", "kill", "socketpair",
-            "listen", "memfd_create", "process_vm_readv", "pidfd_getfd",
+            "open",
+            "openat",
+            "openat2",
+            "execve",
+            "execveat",
+            "clone",
+            "clone3",
+            "fork",
+            "vfork",
+            "ptrace",
+            "mount",
+            "setns",
+            "unshare",
+            "bpf",
+            "io_uring_setup",
+            "kill",
+            "socketpair",
+            "listen",
+            "memfd_create",
+            "process_vm_readv",
+            "pidfd_getfd",
         ] {
             assert!(!ALLOWED.iter().any(|(known, _)| *known == call), "{call}");
         }

@@ -6,6 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::{Confine, LimitArgs, milliseconds};
 
+const STATES: [&str; 5] = ["created", "running", "paused", "stopped", "failed"];
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -56,6 +58,12 @@ pub(crate) enum SandboxCommand {
     Shell(Shell),
     /// Run code in a context that keeps its variables
     Code(Code),
+    /// Run Python code in a sandbox that is made for it and torn down after it
+    #[command(visible_alias = "run_python")]
+    RunPython(Box<Once>),
+    /// Run a script by bash in a sandbox that is made for it and torn down after it
+    #[command(visible_alias = "run_shell")]
+    RunShell(Box<Once>),
     /// List contexts, or interrupt, restart or remove one
     Contexts(Contexts),
     /// List the execs of one
@@ -85,7 +93,7 @@ pub(crate) enum SandboxCommand {
     /// List files inside
     Ls(PathInside),
     /// Watch a directory inside, until interrupted
-    Watch(PathInside),
+    Watch(Watch),
     /// Keep a point to come back to
     Snapshot(Snapshot),
     /// List the points of one
@@ -100,6 +108,8 @@ pub(crate) enum SandboxCommand {
     Redo(Name),
     /// Make others with the same files, which go their own ways
     Fork(Fork),
+    /// Test that a sandbox and its forks have nothing in common but files
+    CheckFork(CheckFork),
     /// Let a fork take the place of another sandbox
     Promote(Promote),
     /// Write a sandbox's files as one portable file
@@ -182,7 +192,7 @@ pub(crate) struct List {
     pub labels: Vec<String>,
 
     /// Only those in this state: created, running, paused, stopped, failed
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", value_parser = STATES)]
     pub in_state: Option<String>,
 }
 
@@ -264,6 +274,48 @@ pub(crate) struct Code {
 
     #[arg(long, value_name = "TIME", value_parser = milliseconds)]
     pub timeout: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct Once {
+    /// A file of code, or - for standard input
+    #[arg(value_name = "FILE", required_unless_present = "code", conflicts_with = "code")]
+    pub file: Option<PathBuf>,
+
+    /// The code as text
+    #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
+    pub code: Option<String>,
+
+    /// Give it this file as standard input; - reads ours to its end first
+    #[arg(long, value_name = "FILE")]
+    pub stdin: Option<PathBuf>,
+
+    /// The directory to run it in [default: /workspace]
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<PathBuf>,
+
+    /// Set a variable
+    #[arg(long = "env", value_name = "K=V")]
+    pub env: Vec<String>,
+
+    /// A host directory at /workspace: read-only, :rw, or :cow (changes are lost with the sandbox)
+    #[arg(long, value_name = "DIR[:rw|:cow]")]
+    pub workspace: Option<String>,
+
+    /// A named volume at /workspace, made when it is not there
+    #[arg(long, value_name = "NAME", conflicts_with = "workspace")]
+    pub volume: Option<String>,
+
+    /// Let control sequences through to the terminal as they are
+    #[arg(long)]
+    pub raw: bool,
+
+    #[command(flatten)]
+    pub confine: Confine,
+
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 #[derive(Debug, Args)]
@@ -371,6 +423,16 @@ pub(crate) struct PathInside {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    pub place: PathInside,
+
+    /// Also everything below it
+    #[arg(long, short)]
+    pub recursive: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Snapshot {
     pub name: String,
     /// What to call it [default: its number]
@@ -412,6 +474,18 @@ pub(crate) struct Fork {
     /// Their name; with a number after it when there are several
     #[arg(long = "as", value_name = "NEW")]
     pub new_name: Option<String>,
+
+    /// Hand this variable on though it looks like a secret; may be given again
+    #[arg(long = "keep-env", value_name = "NAME")]
+    pub keep_env: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckFork {
+    pub name: String,
+
+    /// Sandboxes to compare with [default: two forks that are made for it and removed]
+    pub forks: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -26,7 +26,8 @@ async fn explain(args: &NetExplain) -> Result<NetworkInfo, Failure> {
     {
         let asked = run.start.as_ref().map(|start| start["request"]["egress"].clone());
         let egress = asked.and_then(|asked| serde_json::from_value(asked).ok()).unwrap_or_default();
-        let is_refusal = |event: &Event| event.rule.starts_with("egress/") || event.rule == "net_namespace";
+        let is_refusal =
+            |event: &Event| event.rule.starts_with("egress/") || event.rule == "net_namespace";
         let refused = outcome.events.into_iter().filter(is_refusal).collect();
         return Ok(NetworkInfo { egress, reached: outcome.reached, refused });
     }

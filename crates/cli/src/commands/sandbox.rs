@@ -4,11 +4,13 @@
 mod code;
 mod execs;
 mod files;
+mod once;
 mod points;
 mod terminal;
 
 use belljar::sandbox::{
-    EgressChange, NetworkInfo, SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace, WorkspaceMode,
+    EgressChange, NetworkInfo, SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace,
+    WorkspaceMode,
 };
 use belljar::units::show_bytes;
 use belljar::{EgressEntry, SpecError};
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::run::{limits, pairs};
 use crate::args::net::NetExplain;
 use crate::args::sandbox::{Create, Egress, List, Remove, Sandbox, SandboxCommand, Stop};
+use crate::args::{Confine, LimitArgs};
 use crate::remote::sandboxes::{Way, empty};
 use crate::remote::{Failure, escaped};
 use crate::render;
@@ -50,39 +53,48 @@ pub(crate) async fn sandbox(args: Sandbox) -> u8 {
 async fn carry_out(args: Sandbox) -> Result<u8, Failure> {
     let way = Way::find(args.server.as_deref(), args.state.as_deref()).await?;
     let called = Called { way, json: args.json };
-    match args.command {
-        SandboxCommand::Create(one) => create(&called, *one).await,
-        SandboxCommand::List(one) => list(&called, &one).await,
-        SandboxCommand::Info(one) => info(&called, &one.name).await,
-        SandboxCommand::Start(one) => verb(&called, &one.name, "start").await,
-        SandboxCommand::Stop(one) => stop(&called, &one).await,
-        SandboxCommand::Kill(one) => verb(&called, &one.name, "kill").await,
-        SandboxCommand::Egress(one) => set_egress(&called, one).await,
-        SandboxCommand::Pause(one) => verb(&called, &one.name, "pause").await,
-        SandboxCommand::Resume(one) => verb(&called, &one.name, "resume").await,
-        SandboxCommand::Rm(one) => remove(&called, &one).await,
-        SandboxCommand::Exec(one) => execs::exec(&called, one).await,
-        SandboxCommand::Shell(one) => execs::shell(&called, one).await,
-        SandboxCommand::Execs(one) => execs::list(&called, &one.name).await,
-        SandboxCommand::Attach(one) => execs::attach(&called, &one).await,
-        SandboxCommand::Signal(one) => execs::signal(&called, &one).await,
-        SandboxCommand::Logs(one) => execs::logs(&called, &one).await,
-        SandboxCommand::Code(one) => code::code(&called, one).await,
-        SandboxCommand::Contexts(one) => code::contexts(&called, &one).await,
-        SandboxCommand::Cp(one) => files::copy(&called, &one).await,
-        SandboxCommand::Ls(one) => files::list(&called, &one).await,
-        SandboxCommand::Watch(one) => files::watch(&called, &one).await,
-        SandboxCommand::Undo(one) => verb(&called, &one.name, "undo").await,
-        SandboxCommand::Redo(one) => verb(&called, &one.name, "redo").await,
-        SandboxCommand::Snapshot(one) => points::take(&called, &one).await,
-        SandboxCommand::Snapshots(one) => points::list(&called, &one).await,
-        SandboxCommand::Rollback(one) => points::rollback(&called, &one).await,
-        SandboxCommand::Diff(one) => points::diff(&called, &one).await,
-        SandboxCommand::Fork(one) => points::fork(&called, &one).await,
-        SandboxCommand::Promote(one) => points::promote(&called, &one).await,
-        SandboxCommand::Export(one) => points::export(&called, &one).await,
-        SandboxCommand::Import(one) => points::import(&called, &one).await,
-        SandboxCommand::Workspace(one) => points::workspace(&called, one).await,
+    let done = dispatch(&called, args.command).await;
+    called.way.wind_up().await;
+    done
+}
+
+async fn dispatch(called: &Called, command: SandboxCommand) -> Result<u8, Failure> {
+    match command {
+        SandboxCommand::Create(one) => create(called, *one).await,
+        SandboxCommand::List(one) => list(called, &one).await,
+        SandboxCommand::Info(one) => info(called, &one.name).await,
+        SandboxCommand::Start(one) => verb(called, &one.name, "start").await,
+        SandboxCommand::Stop(one) => stop(called, &one).await,
+        SandboxCommand::Kill(one) => verb(called, &one.name, "kill").await,
+        SandboxCommand::Egress(one) => set_egress(called, one).await,
+        SandboxCommand::Pause(one) => verb(called, &one.name, "pause").await,
+        SandboxCommand::Resume(one) => verb(called, &one.name, "resume").await,
+        SandboxCommand::Rm(one) => remove(called, &one).await,
+        SandboxCommand::Exec(one) => execs::exec(called, one).await,
+        SandboxCommand::Shell(one) => execs::shell(called, one).await,
+        SandboxCommand::Execs(one) => execs::list(called, &one.name).await,
+        SandboxCommand::Attach(one) => execs::attach(called, &one).await,
+        SandboxCommand::Signal(one) => execs::signal(called, &one).await,
+        SandboxCommand::Logs(one) => execs::logs(called, &one).await,
+        SandboxCommand::RunPython(one) => once::python(called, *one).await,
+        SandboxCommand::RunShell(one) => once::shell(called, *one).await,
+        SandboxCommand::CheckFork(one) => points::check_fork(called, &one).await,
+        SandboxCommand::Code(one) => code::code(called, one).await,
+        SandboxCommand::Contexts(one) => code::contexts(called, &one).await,
+        SandboxCommand::Cp(one) => files::copy(called, &one).await,
+        SandboxCommand::Ls(one) => files::list(called, &one).await,
+        SandboxCommand::Watch(one) => files::watch(called, &one).await,
+        SandboxCommand::Undo(one) => verb(called, &one.name, "undo").await,
+        SandboxCommand::Redo(one) => verb(called, &one.name, "redo").await,
+        SandboxCommand::Snapshot(one) => points::take(called, &one).await,
+        SandboxCommand::Snapshots(one) => points::list(called, &one).await,
+        SandboxCommand::Rollback(one) => points::rollback(called, &one).await,
+        SandboxCommand::Diff(one) => points::diff(called, &one).await,
+        SandboxCommand::Fork(one) => points::fork(called, &one).await,
+        SandboxCommand::Promote(one) => points::promote(called, &one).await,
+        SandboxCommand::Export(one) => points::export(called, &one).await,
+        SandboxCommand::Import(one) => points::import(called, &one).await,
+        SandboxCommand::Workspace(one) => points::workspace(called, one).await,
     }
 }
 
@@ -92,39 +104,49 @@ fn at(name: &str, rest: &str) -> String {
 }
 
 async fn create(called: &Called, args: Create) -> Result<u8, Failure> {
-    let workspace = match (&args.workspace, args.volume) {
-        (Some(text), _) => Some(host_workspace(text)?),
-        (None, Some(volume)) => {
-            let mode = WorkspaceMode::ReadWrite;
-            Some(SandboxWorkspace { path: None, volume: Some(volume), mode })
-        }
-        (None, None) => None,
-    };
-    if args.confine.policy.is_some() {
-        return Err(SpecError::new("policy", "is for runs: give the sandbox its limits").into());
-    }
-    if !args.confine.block_path.is_empty() {
-        return Err(SpecError::new("block-path", "is for runs: remove the path inside").into());
-    }
+    let workspace = workspace(args.workspace.as_deref(), args.volume)?;
     let request = SandboxRequest {
         name: args.name,
-        image: None,
-        level: args.confine.level,
-        limits: limits(&args.limits),
         env: pairs("env", &args.env)?,
         labels: pairs("label", &args.labels)?,
         workspace,
-        allow_missing: args.confine.allow_missing,
-        allow_syscalls: args.confine.allow_syscall,
-        deny_syscalls: args.confine.deny_syscall,
         idle_ms: args.idle,
         ttl_ms: args.ttl,
         egress: args.egress.into_iter().map(EgressEntry::Text).collect(),
         undo: args.undo,
         write_paths: args.write_paths,
+        ..confined(args.confine, &args.limits)?
     };
     let info: SandboxInfo = called.way.post(ALL, &request).await?;
     Ok(if called.json { render::json(&info) } else { render::line(&info.name) })
+}
+
+/// What is at /workspace.
+fn workspace(
+    directory: Option<&str>,
+    volume: Option<String>,
+) -> Result<Option<SandboxWorkspace>, SpecError> {
+    let mode = WorkspaceMode::ReadWrite;
+    let volume = volume.map(|name| SandboxWorkspace { path: None, volume: Some(name), mode });
+    directory.map_or(Ok(volume), |text| host_workspace(text).map(Some))
+}
+
+/// A sandbox with these barriers and limits.
+fn confined(confine: Confine, limit_args: &LimitArgs) -> Result<SandboxRequest, SpecError> {
+    if confine.policy.is_some() {
+        return Err(SpecError::new("policy", "is for runs: give the sandbox its limits"));
+    }
+    if !confine.block_path.is_empty() {
+        return Err(SpecError::new("block-path", "is for runs: remove the path inside"));
+    }
+    Ok(SandboxRequest {
+        level: confine.level,
+        limits: limits(limit_args),
+        allow_missing: confine.allow_missing,
+        allow_syscalls: confine.allow_syscall,
+        deny_syscalls: confine.deny_syscall,
+        ..SandboxRequest::default()
+    })
 }
 
 /// `DIR`, `DIR:rw` or `DIR:cow`. Relative to where we are: the server may be elsewhere.
@@ -255,12 +277,23 @@ pub(super) async fn network(args: &NetExplain) -> Result<NetworkInfo, Failure> {
 }
 
 async fn remove(called: &Called, args: &Remove) -> Result<u8, Failure> {
+    let (mut removed, mut failed) = (Vec::new(), None);
     for name in &args.names {
         let path = at(name, if args.force { "?force=true" } else { "" });
-        called.way.tell(Method::DELETE, &path, empty()).await?;
-        if !called.json {
-            render::words(&format!("{name} is gone"));
+        match called.way.tell(Method::DELETE, &path, empty()).await {
+            Ok(()) if called.json => removed.push(name),
+            Ok(()) => render::words(&format!("{name} is gone")),
+            // The others go all the same; of several reasons the last is told in the end.
+            Err(failure) => {
+                if let Some(before) = failed.replace(failure).filter(|_| !called.json) {
+                    render::trouble(&Failure::text(&before), 0);
+                }
+            }
         }
     }
-    Ok(0)
+    match failed {
+        Some(failure) => Err(failure),
+        None if called.json => Ok(render::json(&serde_json::json!({ "removed": removed }))),
+        None => Ok(0),
+    }
 }

@@ -28,6 +28,11 @@ pub(crate) fn runtime() -> tokio::runtime::Builder {
 }
 
 pub(crate) async fn serve(args: Serve) -> u8 {
+    serve_and_tell(args, say).await
+}
+
+/// The same for a command that is a server beside its own work.
+pub(crate) async fn serve_and_tell(args: Serve, tell: impl FnOnce(&Listening)) -> u8 {
     let runs = (cores() * RUNS_FOR_EACH_CORE).max(LEAST_RUNS);
     let proposers = args.proposers.as_deref().map(ProposerSpec::load_named).transpose();
     let proposers = match proposers {
@@ -73,7 +78,7 @@ pub(crate) async fn serve(args: Serve) -> u8 {
         ..Config::default()
     };
     raise_file_limit();
-    match belljar_server::serve(config, options, say).await {
+    match belljar_server::serve(config, options, tell).await {
         Ok(()) => 0,
         Err(error) => render::trouble(&error.to_string(), render::error_code(&error)),
     }

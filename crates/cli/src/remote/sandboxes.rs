@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use belljar::{Config, Error, SpecError};
 use belljar_server::{Local, Problem, places, wire};
@@ -26,6 +27,8 @@ use super::{Failure, cannot_reach, connect};
 const MAX_DOCUMENT_BYTES: usize = 64 << 20;
 /// One line of a stream; output comes in pieces far smaller than this.
 const MAX_LINE_BYTES: usize = 16 << 20;
+/// The longest that a command stays for what it has to clear away; a time limit ends what is left.
+const WINDING_UP: Duration = Duration::from_secs(10);
 /// Read of a file at once.
 const PIECE_BYTES: usize = 128 << 10;
 
@@ -61,6 +64,13 @@ impl Way {
     pub(crate) fn let_go(&self) {
         if let Self::Here(local) = self {
             local.let_go();
+        }
+    }
+
+    /// Before this process ends: what it began and follows no more is ended too. A server sees to that by itself.
+    pub(crate) async fn wind_up(&self) {
+        if let Self::Here(local) = self {
+            tokio::time::timeout(WINDING_UP, local.wind_up()).await.ok();
         }
     }
 

@@ -70,7 +70,9 @@ async fn next(
 fn check(shared: &Rc<Shared>, asked: &Asked, head: &Head) -> Result<(), Refusal> {
     if !head.agrees(&asked.target, asked.port) {
         let said = match (&head.form, &head.host) {
-            (Form::Absolute(host, port, _) | Form::Authority(host, port), _) => format!("{host}:{port}"),
+            (Form::Absolute(host, port, _) | Form::Authority(host, port), _) => {
+                format!("{host}:{port}")
+            }
             (Form::Origin(_), Some((host, None))) => host.to_string(),
             (Form::Origin(_), Some((host, Some(port)))) => format!("{host}:{port}"),
             (Form::Origin(_), None) => String::new(),
@@ -79,9 +81,9 @@ fn check(shared: &Rc<Shared>, asked: &Asked, head: &Head) -> Result<(), Refusal>
     }
     // As the policy is now: it may have been tightened since the connection was made.
     let grant = shared.grant_again(asked)?;
-    grant.allows_request(&head.method, head.path()).map_err(|why| {
-        Refusal::new(why, &format!("{} {}", head.method, head.path()))
-    })
+    grant
+        .allows_request(&head.method, head.path())
+        .map_err(|why| Refusal::new(why, &format!("{} {}", head.method, head.path())))
 }
 
 /// All requests, and whatever comes back.

@@ -107,7 +107,6 @@ impl Exit {
 }
 
 impl Door {
-
     /// Tells the process the plan, and gives it these listeners.
     fn hand_over(&self, listeners: &Listeners) -> Result<()> {
         let process = self.process.as_ref().ok_or(Errno::CHILD)?;

@@ -135,8 +135,7 @@ fn listen(address: Ipv4Addr, port: u16) -> Result<OwnedFd> {
 fn route_here(address: Ipv4Addr, bits: u8) -> Result<()> {
     let flags = SocketFlags::CLOEXEC;
     let kind = SocketType::RAW;
-    let socket =
-        rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, None)?; // NETLINK_ROUTE is number 0
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, None)?; // NETLINK_ROUTE is number 0
     let request = route_request(address, bits);
     let kernel = SocketAddrNetlink::new(0, 0);
     rustix::net::sendto(&socket, &request, SendFlags::empty(), &kernel)?;
@@ -162,10 +161,10 @@ fn route_request(address: Ipv4Addr, bits: u8) -> Vec<u8> {
     const TYPE_LOCAL: u8 = 2;
     const RTA_DST: u16 = 1;
     const RTA_OIF: u16 = 4;
-    let attribute = |kind: u16, value: [u8; 4]| {
-        [&8u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat()
-    };
-    let message = [AF_INET, bits, 0, 0, TABLE_LOCAL, PROTO_BOOT, SCOPE_HOST, TYPE_LOCAL, 0, 0, 0, 0];
+    let attribute =
+        |kind: u16, value: [u8; 4]| [&8u16.to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat();
+    let message =
+        [AF_INET, bits, 0, 0, TABLE_LOCAL, PROTO_BOOT, SCOPE_HOST, TYPE_LOCAL, 0, 0, 0, 0];
     let body = [
         &message[..],
         &attribute(RTA_DST, address.octets()),

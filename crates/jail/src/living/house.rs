@@ -101,7 +101,7 @@ impl House {
         outside: [u64; 7],
         namespaces: Namespaces,
     ) -> Result<Self> {
-        let LivingPlan { mut plan, directory, idle_ms, expires_at_ms } = living;
+        let LivingPlan { mut plan, directory, idle_ms, expires_at_ms, .. } = living;
         let network = Network::new(namespaces, plan.egress.take());
         let Files::Root(root) = &plan.files else {
             return Err(Errno::INVAL);
@@ -331,6 +331,9 @@ impl House {
         if &bytes[..received.length] == NOBODY && self.ending.is_some() {
             self.end_now();
             return Some(());
+        }
+        if let Some(Note::Touched(place)) = Note::from_bytes(&bytes[..received.length]) {
+            self.tell_touched(place);
         }
         (received.length > 0).then_some(())
     }

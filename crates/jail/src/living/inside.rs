@@ -17,6 +17,7 @@ use rustix::process::{RawPid, Signal};
 use super::program::{self, Part, Task};
 use super::root::{self, Built};
 use super::shepherd;
+use super::talk::LivingPlan;
 use crate::plan::{Files, Identity, Plan, Root};
 use crate::report::{At, Note, Step, Stopped};
 use crate::{init, lockdown, tree};
@@ -41,13 +42,16 @@ pub(crate) struct Ends {
 }
 
 /// Runs the sandbox from inside. Never returns.
-pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
+pub(crate) fn run(single: &SingleThreaded, living: &LivingPlan, ends: Ends) -> ! {
     let Ends { notes, commands } = ends;
+    let plan = &living.plan;
+    let agent_plan = plan_of_agents(living);
     let stood = stand(plan, &notes, &commands);
     let lived = stood.and_then(|(built, signals)| {
         Init {
             single,
             plan,
+            agent_plan: &agent_plan,
             built,
             notes: &notes,
             commands: &commands,
@@ -63,6 +67,17 @@ pub(crate) fn run(single: &SingleThreaded, plan: &Plan, ends: Ends) -> ! {
         exit_now(1);
     }
     exit_now(0)
+}
+
+/// Agents are locked down like programs, but their filter is their own: it lets through what the engine has them do,
+/// watching directories included, and all else is refused without a word to anybody.
+fn plan_of_agents(living: &LivingPlan) -> Plan {
+    let mut plan = living.plan.clone();
+    if let Some(lockdown) = &mut plan.lockdown {
+        lockdown.filter.clone_from(&living.agent_filter);
+        lockdown.listen = None;
+    }
+    plan
 }
 
 /// Everything up to the point where execs may come.
@@ -88,7 +103,7 @@ fn stand(
 }
 
 fn build(plan: &Plan, layout: &Root) -> std::result::Result<Built, Stopped> {
-    let sources = crate::root::open_sources(layout)?;
+    let sources = crate::root::open_sources(layout, None)?;
     let layers = root::open_layers(&layout.trees)?;
     if let Identity::Mapped { inside, .. } = plan.identity {
         // What is mounted from here on is written by this id, and by no other.
@@ -129,6 +144,7 @@ fn lock_down() -> Result<()> {
 struct Init<'a> {
     single: &'a SingleThreaded,
     plan: &'a Plan,
+    agent_plan: &'a Plan,
     built: Built,
     notes: &'a OwnedFd,
     commands: &'a OwnedFd,
@@ -148,6 +164,7 @@ impl Init<'_> {
             rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
             let fired = fds.map(|one| !one.revents().is_empty());
             if fired[1] {
+                self.built.tripwires.attend_all(self.notes);
                 self.reap()?;
             }
             if fired[0] && !self.obey()? {
@@ -187,8 +204,11 @@ impl Init<'_> {
 
     /// Starts a shepherd. If that cannot be, its line is closed, which tells the keeper.
     fn start(&mut self, task: Task) {
+        // Each exec is told of what it opens, though another did before.
+        self.built.tripwires.set_again();
+        let plan = if task.part == Part::Agent { self.agent_plan } else { self.plan };
         match clone(self.single, 0, None) {
-            Ok(Cloned::Child) => shepherd::run(self.single, self.plan, &self.built, task),
+            Ok(Cloned::Child) => shepherd::run(self.single, plan, &self.built, task),
             Ok(Cloned::Parent { child, .. }) => self.shepherds.push(child.as_raw_nonzero().get()),
             Err(errno) => program::tell_stopped(&task.line, Stopped::new(Step::Fork, errno)),
         }

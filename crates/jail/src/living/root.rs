@@ -17,8 +17,10 @@ use rustix::mount::{
 use crate::plan::{BindKind, Root, Tree};
 use crate::report::{At, Step, Stopped};
 use crate::root::{
-    Disk, STAGE, Sources, add_devices, add_proc, attach, new_file, new_mount, pivot, relative,
+    Disk, STAGE, Sources, add_devices, add_proc, add_terminals, attach, new_file, new_mount, pivot,
+    relative,
 };
+use crate::tripwire::Tripwires;
 
 /// What covers parts of /proc, and the witness, lie here: a place that no path inside leads to.
 const CORNER: [(&str, &str); 3] = [("size", "1m"), ("nr_inodes", "256"), ("mode", "0755")];
@@ -42,6 +44,8 @@ pub(crate) struct Built {
     pub proc: OwnedFd,
     /// The directory with the witness.
     pub corner: OwnedFd,
+    /// On what covers the kernel's secrets.
+    pub tripwires: Tripwires,
 }
 
 pub(crate) fn open_layers(trees: &[Tree]) -> std::result::Result<Vec<Layers>, Stopped> {
@@ -92,12 +96,15 @@ pub(crate) fn build(
     let dev = new_mount("tmpfs", &DEV, MountAttrFlags::empty()).at(Step::Devices)?;
     put(root.as_fd(), &dev, Path::new("/dev"), Kind::Directory).at(Step::Devices)?;
     add_devices(root.as_fd(), plan, &sources.devices).at(Step::Devices)?;
+    if plan.pseudo_terminals {
+        add_terminals(root.as_fd()).at(Step::Devices)?;
+    }
     memory.attach(root.as_fd(), &plan.writable).at(Step::Writable)?;
     set_attributes(&dev, READ_ONLY | NO_SUID | NO_DEV | NO_EXEC, Reach::This).at(Step::Devices)?;
     mount_point(root.as_fd(), Path::new("/proc"), Kind::Directory).at(Step::Proc)?;
-    let (proc, _) = add_proc(root.as_fd(), corner.as_fd(), &plan.proc).at(Step::Proc)?;
+    let (proc, tripwires) = add_proc(root.as_fd(), corner.as_fd(), &plan.proc).at(Step::Proc)?;
     pivot(root.as_fd()).at(Step::Pivot)?;
-    Ok(Built { proc, corner })
+    Ok(Built { proc, corner, tripwires })
 }
 
 /// A small file system that lies on the stage, where the root covers it and the pivot takes it away. Whoever has it

@@ -42,6 +42,8 @@ pub const MAX_AGENTS: usize = 16;
 pub struct LivingPlan {
     /// Of every exec in it, but for its program.
     pub plan: Plan,
+    /// The filter of file agents, in the form of [`crate::plan::Lockdown::filter`]: what they need and nothing else.
+    pub agent_filter: Vec<u64>,
     pub directory: PathBuf,
     pub idle_ms: Option<u64>,
     /// Milliseconds since 1970.
@@ -98,6 +100,10 @@ pub enum Ask {
     Network,
     /// It is in use.
     Touch,
+    /// Its host name is another from now on.
+    Rename {
+        name: String,
+    },
     Stop {
         grace_ms: u64,
     },

@@ -1,7 +1,7 @@
 //! Bodies of any length that go through memory piece by piece, in both directions.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::response::Response;
@@ -125,13 +125,36 @@ impl hyper::body::Body for Given {
         }
         let mut piece = vec![0; PIECE_BYTES];
         let mut room = ReadBuf::new(&mut piece);
-        match ready!(Pin::new(&mut self.reader).poll_read(context, &mut room)) {
-            Err(error) => Poll::Ready(Some(Err(error))),
-            Ok(()) => {
+        match Pin::new(&mut self.reader).poll_read(context, &mut room) {
+            // A pipe does not notice that nobody holds its other end.
+            Poll::Pending if self.work.is_none() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
+            Poll::Ready(Ok(())) => {
                 let length = room.filled().len();
                 piece.truncate(length);
                 Poll::Ready((length > 0).then(|| Ok(Frame::data(piece.into()))))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_ends_when_its_work_does() {
+        for bytes in [0, 1, PIECE_BYTES + 1, 2 * PIPE_BYTES] {
+            let response = answer("text/plain", move |mut writer| async move {
+                writer.write_all(&vec![b'x'; bytes]).await.map_err(|_| Problem::field("x", "y"))
+            });
+            let body = response.await.map_err(|problem| problem.detail).unwrap().into_body();
+            let limit = std::time::Duration::from_secs(60);
+            let whole = tokio::time::timeout(limit, body.collect()).await.expect("it ends");
+            assert_eq!(whole.unwrap().to_bytes().len(), bytes);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod code;
 mod execs;
 mod files;
+mod once;
 mod points;
 
 use std::collections::BTreeMap;
@@ -43,6 +44,7 @@ pub(crate) fn routes() -> Router<Arc<Server>> {
         .route(&at("/network"), only(get(network), "GET"))
         .route(&at("/pause"), only(post(pause), "POST"))
         .route(&at("/resume"), only(post(resume), "POST"));
+    let router = once::routes(router);
     let router = execs::routes(router, at);
     let router = code::routes(router, at);
     let router = files::routes(router, at);
@@ -79,11 +81,7 @@ fn word(value: String) -> serde_json::Value {
 async fn create(State(server): State<Arc<Server>>, request: Request) -> Result<Response, Problem> {
     let ours = is_ours(&server, &request);
     let asked: SandboxRequest = body::json(request).await?;
-    if !ours && asked.workspace.as_ref().is_some_and(|one| one.path.is_some()) {
-        let reason = "names a directory of the server's host, which only its own user may do, over the \
-                      socket: use a volume, or send files";
-        return Err(Problem::field("workspace.path", reason));
-    }
+    may_name_its_workspace(ours, &asked)?;
     let info = server.sandboxes.create(asked).await.map_err(told)?;
     let place = HeaderValue::from_str(&format!("{}/{}", wire::SANDBOXES, info.name));
     let mut response = (StatusCode::CREATED, axum::Json(info)).into_response();
@@ -91,6 +89,15 @@ async fn create(State(server): State<Arc<Server>>, request: Request) -> Result<R
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
+}
+
+fn may_name_its_workspace(ours: bool, asked: &SandboxRequest) -> Result<(), Problem> {
+    if !ours && asked.workspace.as_ref().is_some_and(|one| one.path.is_some()) {
+        let reason = "names a directory of the server's host, which only its own user may do, over the \
+                      socket: use a volume, or send files";
+        return Err(Problem::field("workspace.path", reason));
+    }
+    Ok(())
 }
 
 /// Whether the caller is the user whom this server acts for, as the kernel vouches.

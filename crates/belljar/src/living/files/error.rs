@@ -45,6 +45,9 @@ pub enum FileFault {
         "is on another file system than where it should go. hint: copy it and remove the original"
     )]
     OtherFileSystem,
+    /// Nothing in it can answer.
+    #[error("the sandbox is paused. hint: resume it first")]
+    Paused,
     /// The request or the archive is wrong.
     #[error("{0}")]
     Refused(String),
@@ -77,6 +80,7 @@ impl FileFault {
             Self::NotRegular => "not_regular",
             Self::Changed => "changed",
             Self::OtherFileSystem => "other_file_system",
+            Self::Paused => "paused",
             Self::Refused(_) => "refused",
             Self::Kernel(_) => "kernel",
             Self::Agent(_) => "agent",

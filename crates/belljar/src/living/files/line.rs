@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::pin::pin;
 use std::time::Duration;
 
 use belljar_jail::agent::wire::{
@@ -10,6 +11,7 @@ use belljar_jail::agent::wire::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::error::{FileError, FileFault};
@@ -27,6 +29,7 @@ pub(super) struct Line {
     /// `None` once it was handed on.
     socket: Option<UnixStream>,
     patience: Duration,
+    paused: watch::Receiver<bool>,
     last: u64,
     /// A question was asked and its answer not heard.
     waiting: bool,
@@ -43,13 +46,18 @@ pub(super) struct Opened {
 }
 
 impl Line {
-    pub(super) fn new(socket: OwnedFd, patience: Duration) -> std::io::Result<Self> {
+    pub(super) fn new(
+        socket: OwnedFd,
+        patience: Duration,
+        paused: watch::Receiver<bool>,
+    ) -> std::io::Result<Self> {
         let socket = StdStream::from(socket);
         socket.set_nonblocking(true)?;
         let socket = UnixStream::from_std(socket)?;
         Ok(Self {
             socket: Some(socket),
             patience,
+            paused,
             last: 0,
             waiting: false,
             open: 0,
@@ -60,7 +68,7 @@ impl Line {
     /// Hands it on; what stays is of no use.
     pub(super) fn take(&mut self) -> Self {
         let (socket, fault_at) = (self.socket.take(), Vec::new());
-        Self { socket, fault_at, ..*self }
+        Self { socket, fault_at, paused: self.paused.clone(), ..*self }
     }
 
     /// Whether somebody else may go on with it.
@@ -81,9 +89,24 @@ impl Line {
         if std::mem::replace(&mut self.waiting, true) {
             return Err(FileFault::agent("was left in the middle of an answer"));
         }
-        let answer = timeout(patience, self.exchange(request))
-            .await
-            .map_err(|_| FileFault::agent("did not answer in time"))??;
+        let waits = matches!(request, Request::Events { .. });
+        let mut paused = self.paused.clone();
+        let answer = {
+            let mut answering = pin!(self.exchange(request));
+            loop {
+                tokio::select! {
+                    biased;
+                    answer = timeout(patience, &mut answering) => {
+                        break answer.map_err(|_| FileFault::agent("did not answer in time"))??;
+                    }
+                    Ok(_) = paused.wait_for(|paused| *paused) => {}
+                }
+                // A watch has time: it goes on when the sandbox does.
+                if !waits || paused.wait_for(|paused| !*paused).await.is_err() {
+                    return Err(FileFault::Paused);
+                }
+            }
+        };
         self.waiting = false;
         if let Answer::Fault { fault, at } = answer {
             self.fault_at = at.0;

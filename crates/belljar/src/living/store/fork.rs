@@ -5,6 +5,7 @@ use std::fs;
 use super::points::{Care, MOST_LAYERS, Taking};
 use super::record::{self, Displaced, Record, Took};
 use super::{Hold, Name, Store, StoreError, disk, new_id};
+use crate::living::hygiene::is_secret;
 use crate::model::sandbox::SandboxState;
 
 /// Forks made at once.
@@ -32,10 +33,13 @@ impl Store {
                 hint: "export it and import it again, which makes them one",
             });
         }
+        // What looks like a secret is each one's own: whoever wants it in forks names it.
+        let mut request = parent.request.clone();
+        request.env.retain(|name, value| !is_secret(name, value));
         let mut drafts = Vec::new();
         for name in names {
             let owner = Some(super::owner_of(&parent));
-            drafts.push(self.draft(name, parent.request.clone(), owner)?);
+            drafts.push(self.draft(name, request.clone(), owner)?);
         }
         let _attached = self.attach(&parent)?;
         let taken = self.take(&mut parent, taking, Care::Durable)?;

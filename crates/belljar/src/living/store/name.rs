@@ -8,6 +8,8 @@ use crate::model::error::SpecError;
 
 /// The length that DNS gives a label: a name can be a host name.
 const MOST: usize = 63;
+/// `/v1/sandboxes/import` is no sandbox.
+const RESERVED: &str = "import";
 
 /// A sandbox's name: lower-case letters, digits and `-`, a letter or digit first. It can be no path, no option
 /// and no other name's look-alike.
@@ -24,6 +26,10 @@ impl Name {
     pub(crate) fn new(text: &str) -> Result<Self, SpecError> {
         let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         check(text, "name", "lower-case letters, digits and '-'", letters)?;
+        if text == RESERVED {
+            let reason = format!("is {text:?}, which is a word of the API: choose another");
+            return Err(SpecError::new("name", reason));
+        }
         Ok(Self(text.to_owned()))
     }
 

@@ -11,6 +11,7 @@ pub(crate) const NO_REASONS: &str =
     "Nothing that it did weighs more than what innocent software does.";
 pub(crate) const WHAT_TO_DO: &str = "What to do:";
 pub(crate) const NOTHING_TO_DO: &str = "Nothing.";
+pub(crate) const NEXT_ATTEMPT: &str = "For the next attempt:";
 pub(crate) const FINDINGS: &str = "What was refused or met:";
 pub(crate) const HEADINGS: [&str; 8] =
     ["Risk", "Reasons", "Recommendations", "Events", "The run", "Receipt", "Program", "Output"];

@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use belljar_jail::agent;
 use belljar_jail::layer::Layer;
 use belljar_jail::living::talk::{ENDED, LivingPlan, MAX_AGENTS, MAX_EXECS, Order};
 use belljar_jail::plan::{
     Bind, BindKind, Bound, CgroupVersion, Files, Hierarchy, Identity, MapWriter, Plan, Resource,
-    Root,
+    Root, pack,
 };
 use belljar_jail::report::{Failed, Message, Step};
 use belljar_jail::{LIVING_ROLE, wire};
@@ -32,6 +33,7 @@ use crate::native::cgroups::Places;
 use crate::native::identity::INSIDE;
 use crate::native::plan::{self, Inputs, PATH, Planned, USE, WORK, rule};
 use crate::native::{cgroups, failure, layout, sweep};
+use crate::seccomp;
 
 /// What runs in a sandbox that has no program yet.
 const NOTHING: &str = "/bin/true";
@@ -83,6 +85,10 @@ pub async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
     write_down(engine, &raise, &planned)?;
     let living = LivingPlan {
         plan: planned.plan,
+        agent_filter: seccomp::compile_only(&[agent::SETTLING_CALLS, agent::CALLS].concat())
+            .into_iter()
+            .map(pack)
+            .collect(),
         directory: raise.directory.clone(),
         idle_ms: raise.idle.map(|idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX)),
         expires_at_ms: raise.expires_at.map(|at| {

@@ -138,6 +138,7 @@ pub(super) fn record(
         started_at: time(started_ms),
         stdout_bytes: length("stdout")?,
         stderr_bytes: length("stderr")?,
+        events: events(directory, exec)?,
         end,
     })
 }
@@ -201,7 +202,8 @@ pub fn events(directory: &Path, exec: &str) -> io::Result<Vec<Event>> {
         text => text?,
     };
     let mut tally = Tally::new(rules(&raised), None).with_egress(&raised.egress);
-    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+    // What is being written is told when it is whole.
+    for line in text.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         match serde_json::from_slice(line)? {
             Message::Tried(one) => tally.take(&one),
             Message::Touched(one) => tally.touch(&one),

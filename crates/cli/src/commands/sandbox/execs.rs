@@ -17,6 +17,8 @@ use crate::render::{self, Live};
 
 /// What runs a script.
 const BASH: &str = "/bin/bash";
+/// In which sandbox and where one is.
+const PROMPT: &str = "\\h:\\w\\$ ";
 
 pub(super) async fn exec(called: &Called, args: Exec) -> Result<u8, Failure> {
     let request = request(&args.how, args.cmd)?;
@@ -26,7 +28,8 @@ pub(super) async fn exec(called: &Called, args: Exec) -> Result<u8, Failure> {
 pub(super) async fn shell(called: &Called, args: Shell) -> Result<u8, Failure> {
     let wants_terminal = args.script.is_none() && !args.how.background && args.how.stdin.is_none();
     if wants_terminal && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
-        let request = request(&args.how, vec![BASH.to_owned(), "-i".to_owned()])?;
+        let mut request = request(&args.how, vec![BASH.to_owned(), "-i".to_owned()])?;
+        request.env.entry("PS1".to_owned()).or_insert_with(|| PROMPT.to_owned());
         return terminal::open(called, &args.name, request).await;
     }
     let script = match args.script {
@@ -64,9 +67,19 @@ async fn run(called: &Called, name: &str, request: &ExecRequest, raw: bool) -> R
         let info: ExecInfo = called.way.post(&path, request).await?;
         return Ok(if called.json { render::json(&info) } else { render::line(&info.id) });
     }
+    to_the_end(called, &path, request, raw).await
+}
+
+/// Asks for a program and passes on what becomes of it.
+pub(super) async fn to_the_end(
+    called: &Called,
+    path: &str,
+    request: &impl Serialize,
+    raw: bool,
+) -> Result<u8, Failure> {
     if called.json {
         let answer = async {
-            let response = called.way.send(Method::POST, &path, wire::JSON, json(request)?);
+            let response = called.way.send(Method::POST, path, wire::JSON, json(request)?);
             let response = response.await?;
             read::<serde_json::Value>(response).await
         };
@@ -79,7 +92,7 @@ async fn run(called: &Called, name: &str, request: &ExecRequest, raw: bool) -> R
         let printed = render::json(&finished);
         return Ok(if printed == 0 { code_of(&info) } else { printed });
     }
-    let response = called.way.send(Method::POST, &path, wire::NDJSON, json(request)?).await?;
+    let response = called.way.send(Method::POST, path, wire::NDJSON, json(request)?).await?;
     called.way.let_go();
     follow(Lines::of(response), raw).await
 }
@@ -171,10 +184,17 @@ pub(super) async fn attach(called: &Called, args: &Attach) -> Result<u8, Failure
     }
     let mut input = terminal::input();
     let feeding = async {
-        while let Some(piece) = input.recv().await {
-            called.way.tell(Method::POST, &format!("{exec}/stdin"), bytes(piece)).await?;
+        let fed = async {
+            while let Some(piece) = input.recv().await {
+                called.way.tell(Method::POST, &format!("{exec}/stdin"), bytes(piece)).await?;
+            }
+            called.way.tell(Method::POST, &format!("{exec}/stdin?close=true"), empty()).await
+        };
+        match fed.await {
+            // It has ended and wants no more: whoever follows it tells how.
+            Err(Failure::Told(problem)) if &*problem.kind == "not_found" => {}
+            fed => fed?,
         }
-        called.way.tell(Method::POST, &format!("{exec}/stdin?close=true"), empty()).await?;
         std::future::pending::<Result<u8, Failure>>().await
     };
     tokio::select! {

@@ -5,17 +5,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use belljar::SpecError;
-use belljar::living::{FileError, pack_host, unpack_host};
+use belljar::living::{FileError, FileEvent, FileEventKind, pack_host, unpack_host};
 use belljar::sandbox::{FileInfo, FileKind};
 use belljar::units::show_bytes;
-use belljar_server::wire;
+use belljar_server::{Problem, wire};
 use http_body_util::BodyExt;
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 
 use super::{Called, at};
-use crate::args::sandbox::{Copy, PathInside};
+use crate::args::sandbox::{Copy, PathInside, Watch};
 use crate::remote::sandboxes::{Lines, empty, lost, piped, read};
 use crate::remote::{Failure, escaped};
 use crate::render;
@@ -147,7 +147,11 @@ async fn upload(called: &Called, from: &Path, name: &str, path: &str) -> Result<
     // A server that refuses has the better reason than a pipe that broke for it.
     let (skipped, done) = tokio::select! {
         biased;
-        done = &mut sending => (packing.await, done?),
+        // One that was refused needs no more packing, which nobody would read.
+        done = &mut sending => {
+            let done = done?;
+            (packing.await, done)
+        }
         packed = &mut packing => (packed, sending.await?),
     };
     let skipped = skipped?.into_iter().map(|one| format!("{} ({})", one.path, one.reason));
@@ -179,18 +183,50 @@ async fn download(called: &Called, name: &str, path: &str, to: &Path) -> Result<
     Ok(Copied { files: done.files, bytes: done.bytes, skipped: skipped.collect() })
 }
 
-/// Lines of JSON, one for each change.
-pub(super) async fn watch(called: &Called, args: &PathInside) -> Result<u8, Failure> {
-    let path = at(&args.name, &format!("/watch{}", inside(&args.path)));
+/// One line of a watch.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Changed {
+    Event(FileEvent),
+    Error(Problem),
+}
+
+const fn kind_word(kind: FileEventKind) -> &'static str {
+    match kind {
+        FileEventKind::Created => "created",
+        FileEventKind::Written => "written",
+        FileEventKind::Metadata => "metadata",
+        FileEventKind::Removed => "removed",
+        FileEventKind::MovedFrom => "moved from",
+        FileEventKind::MovedTo => "moved to",
+        FileEventKind::Overflow => "overflow",
+        FileEventKind::Gone => "gone",
+    }
+}
+
+/// A line for each change.
+pub(super) async fn watch(called: &Called, args: &Watch) -> Result<u8, Failure> {
+    let PathInside { name, path } = &args.place;
+    let path = at(name, &format!("/watch{}?recursive={}", inside(path), args.recursive));
     let mut lines = Lines::of(called.way.send(Method::GET, &path, wire::NDJSON, empty()).await?);
     called.way.let_go();
     loop {
         let next = tokio::select! {
-            next = lines.next::<serde_json::Value>() => next?,
+            next = lines.next::<Changed>() => next?,
             () = super::super::interrupted() => return Ok(0),
         };
-        let Some(change) = next else { return Ok(0) };
-        let printed = render::line(&render::compact(&change).unwrap_or_default());
+        let change = match next {
+            Some(Changed::Event(change)) => change,
+            Some(Changed::Error(problem)) => return Err(Failure::Told(problem)),
+            None => return Ok(0),
+        };
+        let text = if called.json {
+            render::compact(&change).unwrap_or_default()
+        } else {
+            let slash = if change.directory { "/" } else { "" };
+            format!("{:<10} {}{slash}", kind_word(change.kind), render::visible(&change.path))
+        };
+        let printed = render::line(&text);
         if printed != 0 {
             return Ok(printed);
         }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use belljar::SpecError;
-use belljar::living::{Committed, Difference};
+use belljar::living::{Committed, Difference, ForkReport, Forked};
 use belljar::sandbox::{ChangeKind, SandboxInfo, SnapshotInfo};
 use belljar::units::show_bytes;
 use belljar_server::wire;
@@ -13,9 +13,10 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{ALL, All, Called, at, say};
+use super::{ALL, Called, at, say};
 use crate::args::sandbox::{
-    Commit, Diff, Export, Fork, Import, Point, Promote, Snapshot, Snapshots, WorkspaceCommand,
+    CheckFork, Commit, Diff, Export, Fork, Import, Point, Promote, Snapshot, Snapshots,
+    WorkspaceCommand,
 };
 use crate::remote::sandboxes::{contents, empty, lost};
 use crate::remote::{Failure, escaped};
@@ -95,12 +96,37 @@ fn show(called: &Called, found: &Difference) -> u8 {
 }
 
 pub(super) async fn fork(called: &Called, args: &Fork) -> Result<u8, Failure> {
-    let asked = serde_json::json!({ "count": args.count, "as": args.new_name });
-    let forks: All = called.way.post(&at(&args.name, "/fork"), &asked).await?;
+    let asked =
+        serde_json::json!({ "count": args.count, "as": args.new_name, "keep_env": args.keep_env });
+    let forks: Forked = called.way.post(&at(&args.name, "/fork"), &asked).await?;
     if called.json {
         return Ok(render::json(&forks));
     }
+    for name in &forks.withheld {
+        render::words(&format!("not handed on: {name}, a secret. hint: --keep-env {name}"));
+    }
     Ok(forks.sandboxes.iter().map(|one| render::line(&one.name)).max().unwrap_or(0))
+}
+
+/// 0 when they have nothing in common, 1 when they have.
+pub(super) async fn check_fork(called: &Called, args: &CheckFork) -> Result<u8, Failure> {
+    let asked = serde_json::json!({ "forks": args.forks });
+    let report: ForkReport = called.way.post(&at(&args.name, "/check_fork"), &asked).await?;
+    let code = u8::from(!report.ok);
+    if called.json {
+        return Ok(render::json(&report).max(code));
+    }
+    let mut rows = Vec::new();
+    for check in &report.checks {
+        let word = if check.ok { "ok" } else { "SHARED" };
+        rows.push([word.to_owned(), check.name.clone(), render::visible(&check.found)]);
+    }
+    let printed = render::table(&rows);
+    for check in report.checks.iter().filter(|check| !check.ok) {
+        let fix = check.fix.as_deref().unwrap_or_default();
+        render::words(&format!("{}: {fix}", check.name));
+    }
+    Ok(printed.max(code))
 }
 
 pub(super) async fn promote(called: &Called, args: &Promote) -> Result<u8, Failure> {

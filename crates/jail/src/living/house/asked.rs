@@ -46,7 +46,10 @@ impl House {
             return;
         };
         let to = (number, said.request.id);
-        self.living.last_used = Instant::now();
+        // To look at it is not to use it.
+        if !matches!(said.request.ask, Ask::Usage | Ask::List) {
+            self.living.last_used = Instant::now();
+        }
         if let Some(answer) = self.do_as_asked(to, said)
             && let Some(clients) = &mut self.clients
         {
@@ -115,6 +118,10 @@ impl House {
                 Err(errno) => cannot("say what was reached", errno),
             },
             Ask::Thaw | Ask::Touch => Answer::Done,
+            Ask::Rename { name } => match self.init.rename(&name) {
+                Ok(()) => Answer::Done,
+                Err(errno) => cannot("give it that host name", errno),
+            },
             Ask::Stop { grace_ms } => {
                 let grace =
                     Duration::from_millis(grace_ms).clamp(Duration::from_millis(1), MAX_GRACE);

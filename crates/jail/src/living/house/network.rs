@@ -51,7 +51,9 @@ impl Network {
     fn take(&mut self, told: Told) {
         match told {
             Told::Ready => {}
-            Told::Reached(lines) => lines.into_iter().for_each(|line| note(&mut self.reached, line)),
+            Told::Reached(lines) => {
+                lines.into_iter().for_each(|line| note(&mut self.reached, line))
+            }
             Told::Refused(one) => {
                 match self.refused.iter_mut().find(|known| known.number == one.number) {
                     Some(known) => *known = one,

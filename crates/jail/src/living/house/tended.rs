@@ -13,9 +13,10 @@ use crate::living::records;
 use crate::living::shepherd::{HERE, TERMINAL};
 use crate::living::talk::{Answer, EXEC_EVENTS, EndReason, RecordedEnd};
 use crate::notify::{Ear, now_ms};
-use crate::plan::Program;
+use crate::plan::{Files, Program};
 use crate::readback;
-use crate::report::{Cause, End, Ending, Failed, Note, Ready, Step, Stopped};
+use crate::report::{Cause, End, Ending, Failed, Message, Note, Ready, Step, Stopped};
+use crate::tried::Touched;
 use crate::wire::MAX_MESSAGE_BYTES;
 
 /// Ended execs of which something lives on: so many are listened to.
@@ -209,6 +210,19 @@ impl House {
             if let Some(Kind::Program { directory, .. }) = exec.map(|one| &one.kind) {
                 let line = &bytes[..received.length];
                 records::append_line(directory, EXEC_EVENTS, line, MAX_EVENT_BYTES).ok();
+            }
+        }
+    }
+
+    /// Somebody opened one of the kernel's secrets. Nobody can say who, so every program that runs is told to have.
+    pub(super) fn tell_touched(&mut self, place: u16) {
+        let Files::Root(root) = &self.plan.files else { return };
+        let Some(name) = root.proc.watched.get(usize::from(place)) else { return };
+        let touched = Message::Touched(Touched { time_ms: now_ms(), name: name.clone() });
+        let Ok(line) = serde_json::to_vec(&touched) else { return };
+        for exec in self.execs.iter().filter(|exec| exec.runs()) {
+            if let Kind::Program { directory, .. } = &exec.kind {
+                records::append_line(directory, EXEC_EVENTS, &line, MAX_EVENT_BYTES).ok();
             }
         }
     }

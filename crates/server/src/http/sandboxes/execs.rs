@@ -49,21 +49,19 @@ async fn exec(
     begin(server, name, asked, format).await
 }
 
-/// A script for bash, and all that an exec may be told but its command.
-#[derive(Deserialize)]
-struct Script {
-    script: String,
-    #[serde(flatten)]
-    how: ExecRequest,
-}
-
 async fn shell(
     State(server): State<Arc<Server>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
     let format = Format::of(request.headers());
-    let Script { script, how } = body::json(request).await?;
+    let mut asked: serde_json::Map<String, serde_json::Value> = body::json(request).await?;
+    let Some(serde_json::Value::String(script)) = asked.remove("script") else {
+        return Err(Problem::field("script", "is missing: give the script as text"));
+    };
+    // All that an exec may be told but its command, and nothing that it may not.
+    let how: ExecRequest = serde_json::from_value(asked.into())
+        .map_err(|error| Problem::field("body", &format!("cannot be read: {error}")))?;
     if !how.cmd.is_empty() {
         return Err(Problem::field("cmd", "is not for a script: use /exec"));
     }
@@ -73,7 +71,7 @@ async fn shell(
 
 /// An exec that has ended, with its output.
 #[derive(Serialize)]
-struct Finished {
+pub(super) struct Finished {
     #[serde(flatten)]
     exec: ExecInfo,
     stdout: String,
@@ -107,18 +105,24 @@ async fn begin(
 
 async fn document(following: Following) -> Result<Finished, Problem> {
     let (exec, [out, err]) = following.collect().await.map_err(told)?;
-    let text = |stream: &Captured| (stream.text(), stream.base64(), stream.dropped_bytes > 0);
-    let (stdout, stdout_base64, stdout_truncated) = text(&out);
-    let (stderr, stderr_base64, stderr_truncated) = text(&err);
-    Ok(Finished {
-        exec,
-        stdout,
-        stderr,
-        stdout_base64,
-        stderr_base64,
-        stdout_truncated,
-        stderr_truncated,
-    })
+    Ok(Finished::new(exec, &out, &err))
+}
+
+impl Finished {
+    pub(super) fn new(exec: ExecInfo, out: &Captured, err: &Captured) -> Self {
+        let text = |stream: &Captured| (stream.text(), stream.base64(), stream.dropped_bytes > 0);
+        let (stdout, stdout_base64, stdout_truncated) = text(out);
+        let (stderr, stderr_base64, stderr_truncated) = text(err);
+        Self {
+            exec,
+            stdout,
+            stderr,
+            stdout_base64,
+            stderr_base64,
+            stdout_truncated,
+            stderr_truncated,
+        }
+    }
 }
 
 /// What happens, as it happens; the last line is the end or an error.
@@ -161,7 +165,7 @@ pub(super) fn tell(format: Format, to: &mut BytesMut, name: &str, event: &impl S
     to.extend_from_slice(if format == Format::Events { b"\n\n" } else { b"\n" });
 }
 
-const fn event_name(event: &ExecEvent) -> &'static str {
+pub(super) const fn event_name(event: &ExecEvent) -> &'static str {
     match event {
         ExecEvent::Started { .. } => "started",
         ExecEvent::Output { .. } => "output",
@@ -246,7 +250,11 @@ async fn input(
         sandboxes.input(&name, &id, &bytes).await.map_err(told)?;
     }
     if asked.close {
-        sandboxes.close_input(&name, &id).await.map_err(told)?;
+        match sandboxes.close_input(&name, &id).await {
+            // It took what was written, wanted no more, and has ended: there is nothing left to close.
+            Err(Error::NotFound { .. }) if !bytes.is_empty() => {}
+            closed => closed.map_err(told)?,
+        }
     }
     Ok(StatusCode::NO_CONTENT)
 }

@@ -27,10 +27,24 @@ pub(super) fn routes(
     at: impl Fn(&str) -> String,
 ) -> Router<Arc<Server>> {
     let file = get(read).put(write).post(change).delete(remove);
+    let file = only(file, "GET, PUT, POST, DELETE");
+    let tree = only(get(pack).put(unpack), "GET, PUT");
+    // The root has an empty path, which a wildcard does not match.
     router
-        .route(&at("/files/{*path}"), only(file, "GET, PUT, POST, DELETE"))
-        .route(&at("/tar/{*path}"), only(get(pack).put(unpack), "GET, PUT"))
+        .route(&at("/files/"), file.clone())
+        .route(&at("/files/{*path}"), file)
+        .route(&at("/tar/"), tree.clone())
+        .route(&at("/tar/{*path}"), tree)
+        .route(&at("/watch/"), only(get(watch), "GET"))
         .route(&at("/watch/{*path}"), only(get(watch), "GET"))
+}
+
+/// A sandbox, and a path in it without its first slash.
+#[derive(Deserialize)]
+struct Inside {
+    name: String,
+    #[serde(default)]
+    path: String,
 }
 
 /// The files of a sandbox, and the path that a request means in there.
@@ -49,6 +63,7 @@ fn wrong(error: FileError) -> Problem {
         | FileFault::NotEmpty
         | FileFault::NotRegular
         | FileFault::Changed
+        | FileFault::Paused
         | FileFault::OtherFileSystem => StatusCode::CONFLICT,
         FileFault::Denied | FileFault::ReadOnly => StatusCode::FORBIDDEN,
         FileFault::Full => StatusCode::INSUFFICIENT_STORAGE,
@@ -83,7 +98,7 @@ struct Listing {
 
 async fn read(
     State(server): State<Arc<Server>>,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Reading = question(&request)?;
@@ -117,7 +132,7 @@ struct Writing {
 
 async fn write(
     State(server): State<Arc<Server>>,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Writing = question(&request)?;
@@ -155,7 +170,7 @@ struct Changing {
 
 async fn change(
     State(server): State<Arc<Server>>,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Changing = question(&request)?;
@@ -186,7 +201,7 @@ struct Removing {
 
 async fn remove(
     State(server): State<Arc<Server>>,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let asked: Removing = question(&request)?;
@@ -198,7 +213,7 @@ async fn remove(
 /// A file or a tree, as an archive.
 async fn pack(
     State(server): State<Arc<Server>>,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
 ) -> Result<Response, Problem> {
     let (files, path) = files(&server, &name, &path).await?;
     pipe::answer(TAR, move |writer| async move {
@@ -219,7 +234,7 @@ struct Unpacked {
 /// Unpacks an archive below a path.
 async fn unpack(
     State(server): State<Arc<Server>>,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<axum::Json<Unpacked>, Problem> {
     let (files, path) = files(&server, &name, &path).await?;
@@ -239,7 +254,7 @@ struct Watched {
 /// What changes below a path, as it changes, until the client goes away.
 async fn watch(
     State(server): State<Arc<Server>>,
-    Path((name, path)): Path<(String, String)>,
+    Path(Inside { name, path }): Path<Inside>,
     request: Request,
 ) -> Result<Response, Problem> {
     let asked: Watched = question(&request)?;

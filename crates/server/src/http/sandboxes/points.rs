@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
-use belljar::living::{Committed, Difference};
+use belljar::living::{Committed, Difference, ForkReport, Forked};
 use belljar::sandbox::{SandboxInfo, SandboxRequest, SnapshotInfo};
 use hyper::StatusCode;
 use rustix::fs::{Mode, OFlags};
@@ -32,6 +32,7 @@ pub(super) fn routes(
         .route(&at("/redo"), only(post(redo), "POST"))
         .route(&at("/diff"), only(get(diff), "GET"))
         .route(&at("/fork"), only(post(fork), "POST"))
+        .route(&at("/check_fork"), only(post(check_fork), "POST"))
         .route(&at("/promote"), only(post(promote), "POST"))
         .route(&at("/export"), only(get(export), "GET"))
         .route(&at("/workspace/changes"), only(get(changes), "GET"))
@@ -120,25 +121,40 @@ struct Forking {
     count: u32,
     #[serde(rename = "as")]
     new_name: Option<String>,
+    /// Variables that look like secrets and are to be in the forks all the same.
+    #[serde(default)]
+    keep_env: Vec<String>,
 }
 
 fn one() -> u32 {
     1
 }
 
-#[derive(Serialize)]
-struct Forks {
-    sandboxes: Vec<SandboxInfo>,
-}
-
 async fn fork(
     State(server): State<Arc<Server>>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<(StatusCode, axum::Json<Forks>), Problem> {
-    let asked: Forking = body::json_or(request, || Forking { count: 1, new_name: None }).await?;
-    let made = server.sandboxes.fork(&name, asked.count, asked.new_name).await.map_err(told)?;
-    Ok((StatusCode::CREATED, axum::Json(Forks { sandboxes: made })))
+) -> Result<(StatusCode, axum::Json<Forked>), Problem> {
+    let usual = || Forking { count: 1, new_name: None, keep_env: Vec::new() };
+    let Forking { count, new_name, keep_env } = body::json_or(request, usual).await?;
+    let made = server.sandboxes.fork_keeping(&name, count, new_name, &keep_env).await;
+    Ok((StatusCode::CREATED, axum::Json(made.map_err(told)?)))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Checking {
+    /// Sandboxes to compare with; two forks are made when there are none.
+    forks: Vec<String>,
+}
+
+async fn check_fork(
+    State(server): State<Arc<Server>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer<ForkReport> {
+    let asked: Checking = body::json_or_default(request).await?;
+    server.sandboxes.check_fork(&name, &asked.forks).await.map(axum::Json).map_err(told)
 }
 
 #[derive(Deserialize)]
