@@ -10,6 +10,8 @@
 mod bounds;
 #[path = "escape/catalogue.rs"]
 mod catalogue;
+#[path = "escape/egress.rs"]
+mod egress;
 #[path = "escape/neighbours.rs"]
 mod neighbours;
 #[path = "escape/readback.rs"]

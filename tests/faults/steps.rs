@@ -38,7 +38,8 @@ fn level_of(step: Step) -> Level {
         | Step::Landlock
         | Step::Descriptors
         | Step::Seccomp
-        | Step::Exec => Level::Standard,
+        | Step::Exec
+        | Step::Egress => Level::Standard,
     }
 }
 
@@ -69,13 +70,24 @@ const ON_THE_HOST: [Step; 22] = [
 ];
 
 /// The keeper's own steps: its death is the loss of the run, not a step that it could name.
-const IN_THE_KEEPER: [Step; 6] =
-    [Step::Plan, Step::Scratch, Step::Cgroup, Step::Clone, Step::IdMap, Step::ReadBack];
+const IN_THE_KEEPER: [Step; 7] = [
+    Step::Plan,
+    Step::Scratch,
+    Step::Cgroup,
+    Step::Clone,
+    Step::IdMap,
+    Step::ReadBack,
+    Step::Egress,
+];
 
 fn broken(step: Step, level: Level, how: &str) -> (Guarded, Mark) {
     let mark = Mark::new();
     let fault = format!("{}{how}", step_name(step));
-    let guarded = Guarded::belljar(&["--level", level.name(), "--break-at", &fault], &mark);
+    let mut options = vec!["--level", level.name(), "--break-at", &fault];
+    if step == Step::Egress {
+        options.extend(["--egress", "belljar.invalid"]); // the only runs that reach it
+    }
+    let guarded = Guarded::belljar(&options, &mark);
     (guarded, mark)
 }
 

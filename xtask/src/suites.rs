@@ -23,7 +23,7 @@ use crate::warm;
 /// The package that holds them.
 pub(crate) const PACKAGE: &str = "belljar-tests";
 /// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
-pub(crate) const SUITES: [&str; 17] = [
+pub(crate) const SUITES: [&str; 18] = [
     "conformance",
     "escape",
     "events",
@@ -38,6 +38,7 @@ pub(crate) const SUITES: [&str; 17] = [
     "warm",
     "living",
     "secrets",
+    "egress",
     "sdk",
     "mcp",
     "leaks",

@@ -12,6 +12,7 @@ use belljar_jail::plan::{Fault, Hold};
 
 use crate::attack;
 use crate::audit::{Asked, AuditConfig, Caller, Recorder};
+use crate::egress::{Network, settings_files};
 use crate::execution_id::new_id;
 use crate::languages::{Interpreter, Language, Languages};
 use crate::model::error::{Error, SpecError};
@@ -52,6 +53,9 @@ pub fn enter_role() -> Option<ExitCode> {
     if role == belljar_jail::LIVING_ROLE {
         return Some(ExitCode::from(belljar_jail::living::main()));
     }
+    if role == belljar_jail::egress::EGRESS_ROLE {
+        return Some(ExitCode::from(belljar_egress::main()));
+    }
     let rest = || args.collect::<Vec<_>>();
     (role == attack::ROLE).then(|| ExitCode::from(attack::main_inside(&rest())))
 }
@@ -74,6 +78,10 @@ pub struct Config {
     pub audit: Option<AuditConfig>,
     /// Where the secrets are that requests name.
     pub secrets: SecretPlaces,
+    /// What the operator decides about networks, before the settings files are read.
+    pub network: Network,
+    /// Files with such settings (`belljar.toml`), where they exist. Later ones win.
+    pub settings_files: Vec<PathBuf>,
     /// Breaks each run at a set-up step; for tests of what a failure leaves behind.
     pub fault: Option<Fault>,
 }
@@ -86,6 +94,7 @@ impl Default for Config {
             .map(PathBuf::from)
             .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
         let mut language_directories = vec![PathBuf::from("/etc/belljar/languages")];
+        let settings_files = settings_files(home.as_deref());
         language_directories.extend(home.map(|home| home.join("belljar/languages")));
         let launcher = PathBuf::from("/proc/self/exe");
         let (screen_rules, screen_least) = (Vec::new(), ScreenMode::Off);
@@ -97,6 +106,8 @@ impl Default for Config {
             pool: None,
             audit: None,
             secrets: SecretPlaces::default(),
+            network: Network::default(),
+            settings_files,
             fault: None,
         }
     }
@@ -128,6 +139,8 @@ impl Engine {
         // First: it opens the trail beside what follows.
         let audit = config.audit.clone().map(Recorder::start).transpose();
         let audit = audit.map_err(Error::backend("start the thread that records"))?;
+        let network = config.network.clone().load(&config.settings_files)?;
+        let config = Config { network, ..config };
         let languages = Languages::load(&config.language_directories)?;
         let screener = Arc::new(Screener::new(&config.screen_rules)?);
         let host = Host::look();
@@ -227,6 +240,7 @@ impl Engine {
             keep_workspace: false,
             hold: Some(profile.hold),
             zygote_uid: zygote.and_then(|zygote| zygote.ids).map(|(uid, _)| uid),
+            egress: None,
             fault: self.config.fault,
         };
         // Where systemd makes a place for each sandbox, none is planned before it has its keeper.
@@ -298,6 +312,11 @@ impl Engine {
         &self.config.secrets
     }
 
+    /// What the operator decided about networks.
+    pub fn network(&self) -> &Network {
+        &self.config.network
+    }
+
     /// Where each set-up is broken on purpose.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.config.fault
@@ -341,7 +360,8 @@ impl Engine {
         let facts =
             language.map(|one| LanguageFacts { name: one.name.clone(), file: one.file.clone() });
         let asked = self.audit.as_ref().map(|_| Asked::new(&request));
-        let spec = Spec::resolve(request, facts.as_ref())?;
+        let egress = self.config.network.expand(&request.egress)?;
+        let spec = Spec::resolve(RunRequest { egress, ..request }, facts.as_ref())?;
         no_placeholder(&spec.secrets)?;
         if spec.level == Level::Maximum {
             return Err(Error::Unavailable {

@@ -7,6 +7,7 @@ mod address;
 mod boundary;
 mod canary;
 mod describe;
+mod egress;
 mod flags;
 mod record;
 mod shapes;
@@ -17,6 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use belljar_jail::egress::{Reached, Rule};
 use belljar_jail::tried::{Counted, Seen, Touched, Tried};
 
 use crate::model::event::{Event, EventKind, Process, Severity};
@@ -28,6 +30,7 @@ use describe::Call;
 use record::Timeline;
 
 pub(crate) use canary::Canaries;
+pub(crate) use egress::event as egress_event;
 pub(crate) use shapes::{Recorded, listen};
 
 /// As much as the keeper reads of a command line.
@@ -57,6 +60,10 @@ pub(crate) struct Tally {
     numbers: BTreeMap<u32, usize>,
     targets: BTreeMap<IpAddr, BTreeSet<u16>>,
     recording: Option<Timeline>,
+    /// The way out: what may be reached, what was, and which event each refusal is.
+    rules_out: Vec<Rule>,
+    reached: Vec<Reached>,
+    refusals: BTreeMap<u32, usize>,
 }
 
 impl Tally {
@@ -69,6 +76,9 @@ impl Tally {
             numbers: BTreeMap::new(),
             targets: BTreeMap::new(),
             recording,
+            rules_out: Vec::new(),
+            reached: Vec::new(),
+            refusals: BTreeMap::new(),
         }
     }
 
@@ -126,6 +136,16 @@ impl Tally {
         }
         if address.is_own() {
             return None;
+        }
+        if let (Address::Ip(target), false) = (&address, self.rules_out.is_empty()) {
+            match egress::meaning(&self.rules_out, *target) {
+                egress::Meaning::Passes => return None,
+                egress::Meaning::Closed(host) => {
+                    let event = egress::closed_port(&host, target.port());
+                    return Some(of_call_with(event, of_call(tried, call)));
+                }
+                egress::Meaning::Elsewhere => {}
+            }
         }
         let (kind, severity, fix) = if address.is_metadata() {
             (EventKind::EscapeAttempt, Severity::High, wording::metadata_fix())
@@ -325,6 +345,11 @@ fn fix(refusal: &Refusal, tried: &Tried) -> String {
     } else {
         wording::allow_fix(name)
     }
+}
+
+/// An event with who made the call, and when.
+fn of_call_with(event: Event, call: Event) -> Event {
+    Event { time: call.time, process: call.process, syscall: call.syscall, ..event }
 }
 
 /// What is known of every call: when it was made, by whom, and its name.

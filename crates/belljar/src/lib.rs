@@ -30,6 +30,7 @@ pub mod audit;
 mod batch;
 mod capture;
 pub mod doctor;
+pub mod egress;
 mod engine;
 mod events;
 mod execution_id;
@@ -51,6 +52,7 @@ pub mod store;
 pub mod visible;
 
 pub use batch::Budget;
+pub use belljar_jail::egress::Reached;
 pub use belljar_jail::layer::{Check, Layer};
 #[doc(hidden)]
 pub use belljar_jail::living::talk as living_talk;
@@ -63,6 +65,7 @@ pub use living::files::{
     Downloaded, FileError, FileEvent, FileEventKind, FileFault, Files, InsidePath, Position,
     PutOptions, Unpacked, Uploaded, Watching, pack_host, unpack_host,
 };
+pub use model::egress::{EgressEntry, EgressRule, Protocol};
 pub use model::error::{Error, SpecError, step_name};
 pub use model::event::{Event, EventKind, Process, Risk, Severity, Weighed};
 pub use model::level::Level;

@@ -13,6 +13,7 @@ mod following;
 mod hygiene;
 mod lifecycle;
 mod logs;
+mod network;
 mod once;
 mod owed;
 mod points;

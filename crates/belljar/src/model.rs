@@ -1,5 +1,6 @@
 //! What was asked, what was resolved and what came of it. Pure: no input or output, no clock.
 
+pub(crate) mod egress;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod level;

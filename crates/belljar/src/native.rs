@@ -23,10 +23,11 @@ pub(crate) mod systemd;
 mod verdict;
 pub(crate) mod zygote;
 
+use belljar_jail::egress::EgressPlan;
 use belljar_jail::plan::{Fault, Hold};
 use belljar_jail::report::{End, Report};
 
-pub(crate) use identity::{subordinate_ranges, zygote_ids};
+pub(crate) use identity::{egress_ids, subordinate_ranges, zygote_ids};
 pub(crate) use sweep::{boot, engine_is_dead, engine_name, sweep};
 pub(crate) use verdict::{Facts, judge, usage};
 
@@ -50,6 +51,7 @@ pub(crate) struct Prepared<'a> {
     pub hold: Option<Hold>,
     /// The user id of the zygote whose copy it will be, if it is not the caller's.
     pub zygote_uid: Option<u32>,
+    pub egress: Option<&'a EgressPlan>,
     pub fault: Option<Fault>,
 }
 
@@ -78,6 +80,7 @@ impl Prepared<'_> {
             keep_workspace: self.keep_workspace,
             hold: self.hold,
             zygote_uid: self.zygote_uid,
+            egress: self.egress.cloned(),
             fault: self.fault,
         })?;
         Ok((planned, chosen))

@@ -14,6 +14,7 @@
 //! `ENOSYS`, as from a kernel without it. Wrong-architecture and x32 calls end the process: there
 //! the numbers mean other calls, and no honest program makes them.
 
+mod egress;
 mod program;
 mod table;
 #[cfg(test)]
@@ -24,6 +25,8 @@ use std::fmt;
 use table::{Call, Exception, Rule, Test, Width};
 
 use crate::model::event::{EventKind, Severity};
+
+pub(crate) use egress::compile as compile_egress;
 
 /// The filter of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod evolve;
 pub(crate) mod key;
+pub(crate) mod net;
 pub(crate) mod sandbox;
 pub(crate) mod secret;
 pub(crate) mod serve;
@@ -56,6 +57,9 @@ pub(crate) enum Command {
     /// Look at the audit trail: list, show, export, verify, prune
     #[command(subcommand)]
     Audit(audit::Audit),
+    /// Tell of networks: what may be reached, what was, what was refused
+    #[command(subcommand)]
+    Net(net::Net),
     /// Learn the least that a run needs
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -166,6 +170,11 @@ pub(crate) struct Run {
     /// Keep a timeline of what is executed, opened, connected to and written; see it with --json
     #[arg(long)]
     pub record: bool,
+
+    /// Let it reach a host by name: HOST[:PORT[,PORT]], *.example.com, or @SET of belljar.toml. Ports are 80 and 443
+    /// if none is given; nothing else is reached
+    #[arg(long = "egress", id = "egress", value_name = "HOST[:PORT]")]
+    pub egress: Vec<String>,
 
     /// A value that no honest program prints: in the output it is an event
     #[arg(long = "canary", id = "canaries", value_name = "VALUE")]

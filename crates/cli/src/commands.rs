@@ -8,6 +8,7 @@ mod evolve;
 mod explain;
 mod key;
 mod mcp;
+mod net;
 mod policy;
 mod run;
 mod sandbox;
@@ -41,6 +42,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Key(command) => key::key(command),
         Command::Mcp(mcp) => mcp::mcp(mcp).await,
         Command::Screen(screen) => screen::screen(screen).await,
+        Command::Net(net) => net::net(net).await,
         Command::Stats(stats) => stats::stats(stats).await,
         Command::Explain(explain) => explain::explain(&explain),
         Command::Report(report) => explain::report(&report),

@@ -25,7 +25,7 @@ pub(crate) fn prepare(plan: &Plan) -> Result<u64> {
     // network, which is dear and so made while init builds the root.
     let most = NEW_USER | NEW_PID | NEW_MOUNT | NEW_IPC | NEW_UTS;
     // Who joins finds its network made.
-    Ok(if plan.is_joined() { most | NEW_NET } else { most })
+    Ok(if plan.has_network_early() { most | NEW_NET } else { most })
 }
 
 /// The namespaces of a process that can still be looked into.

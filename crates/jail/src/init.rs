@@ -141,7 +141,7 @@ fn order(orders: &OwnedFd, word: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
 /// Follows the payload into the network namespace that it has made meanwhile. As with [`order`], one
 /// that has died is found by its end.
 fn join_network(plan: &Plan, orders: &OwnedFd) -> Result<()> {
-    if !matches!(plan.files, Files::Root(_)) {
+    if !matches!(plan.files, Files::Root(_)) || plan.has_network_early() {
         return Ok(());
     }
     let mut word = [0; 1];

@@ -20,6 +20,7 @@ use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group, errno};
+use crate::egress::{Door, Exit};
 use crate::layer::Check;
 use crate::notify::{Ear, now_ms};
 use crate::payload::Ends;
@@ -37,6 +38,8 @@ use crate::{ids, init, readback, scratch, tree};
 pub(crate) const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long init may take to end everything before it is killed itself.
 pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(5);
+/// What is kept for an engine that is behind.
+const MAX_UNTOLD: usize = 1024;
 /// How long an init that has reported may take to exit by itself.
 const INIT_EXIT: Duration = Duration::from_millis(50);
 
@@ -162,6 +165,10 @@ struct Keeper {
     namespaces: Option<Namespaces>,
     /// What the group had used before it was anybody's.
     parked_cpu_us: u64,
+    /// The way out, where there is one.
+    door: Option<Door>,
+    /// The sandbox's network, as the payload named it.
+    network: u64,
     reaped: bool,
 }
 
@@ -227,6 +234,8 @@ impl Keeper {
             joining,
             namespaces: None,
             parked_cpu_us: 0,
+            door: None,
+            network: 0,
             reaped: false,
         };
         Ok(keeper)
@@ -238,10 +247,12 @@ impl Keeper {
         outside: Option<[u64; 7]>,
     ) -> std::result::Result<(Report, Option<OwnedFd>), Failed> {
         ids::map(self.init, &self.plan.identity).at(Step::IdMap)?;
-        if self.plan.hold.is_some() {
+        if self.plan.has_network_early() {
             self.namespaces = Some(ids::namespaces(self.init).at(Step::Clone)?);
         }
         rustix::io::write(&self.commands, b"g").at(Step::IdMap)?;
+        let egress = self.plan.egress.take().filter(|_| self.plan.hold.is_none());
+        let exit = egress.map(|plan| Exit::start(plan).at(Step::Egress)).transpose()?;
         // All this while init is at work.
         self.open_group()?;
         let outside = outside.unwrap_or_else(readback::own_namespaces);
@@ -255,7 +266,9 @@ impl Keeper {
             self.open_doors().at(Step::Cgroup)?;
         }
         let (ready, pid) = self.await_ready(control)?;
-        let checks = self.read_back(ready, pid, outside)?;
+        self.network = ready.namespaces[3];
+        let mut checks = self.read_back(ready, pid, outside)?;
+        checks.extend(exit.map(|exit| self.open_door(exit)).transpose()?);
         if matches!(self.plan.hold, Some(Hold::Started | Hold::Forked)) {
             self.wake_interpreter(control)?;
         }
@@ -372,6 +385,7 @@ impl Keeper {
         if let Some(ear) = self.ear.take() {
             ear.finish(control);
         }
+        self.shut_door(control);
         for message in &self.untold {
             tell(control, message, &[]).ok();
         }
@@ -391,6 +405,9 @@ impl Keeper {
             Some(Alarm::File(file)) => fds.push(PollFd::new(file, PollFlags::PRI)),
             None => {}
         }
+        let alarmed = self.alarm.as_ref().map(|_| fds.len() - 1);
+        let door = self.door.as_ref().and_then(Door::descriptor).map(|_| fds.len());
+        fds.extend(self.door.as_ref().and_then(Door::descriptor).map(heard));
         let called = fds.len();
         fds.extend(self.ear.as_ref().and_then(Ear::descriptor).map(heard));
         wait(&mut fds, left)?;
@@ -412,7 +429,10 @@ impl Keeper {
             seen.note = self.last_note(control);
             seen.init_died = seen.note.is_none();
         }
-        if called == 4 && fired.get(3) == Some(&true) {
+        if door.is_some_and(|place| fired.get(place) == Some(&true)) {
+            self.hear_door(control);
+        }
+        if alarmed.is_some_and(|place| fired.get(place) == Some(&true)) {
             self.quiet_alarm();
             seen.alarmed = true;
         }
@@ -452,9 +472,43 @@ impl Keeper {
     fn tell_touched(&mut self, control: &OwnedFd, place: u16) {
         let Some(name) = self.watched().get(usize::from(place)) else { return };
         let message = Message::Touched(Touched { time_ms: now_ms(), name: name.clone() });
+        self.tell_or_keep(control, message);
+    }
+
+    /// See [`Self::tell_touched`].
+    fn tell_or_keep(&mut self, control: &OwnedFd, message: Message) {
         let told =
             serde_json::to_vec(&message).is_ok_and(|json| fd::try_send(control, &json).is_ok());
-        self.untold.extend((!told).then_some(message));
+        self.untold.extend((!told && self.untold.len() < MAX_UNTOLD).then_some(message));
+    }
+
+    /// Lets the sandbox out, as far as its policy says; the answer is what was found of that barrier.
+    fn open_door(&mut self, exit: Exit) -> std::result::Result<Check, Failed> {
+        let single = SingleThreaded::prove().at(Step::Egress)?;
+        let namespaces = self.namespaces.as_ref().ok_or(Errno::PROTO).at(Step::Egress)?;
+        let mut door = exit.open(&single, namespaces).at(Step::Egress)?;
+        let check = door.verify(self.network);
+        self.door = Some(door);
+        if !check.verified {
+            let stopped = Stopped::new(Step::ReadBack, Errno::PERM);
+            return Err(Failed { stopped, checks: vec![check] });
+        }
+        Ok(check)
+    }
+
+    fn hear_door(&mut self, control: &OwnedFd) {
+        let told = self.door.as_mut().map(Door::attend).unwrap_or_default();
+        told.into_iter().for_each(|one| self.tell_or_keep(control, Message::Egress(one)));
+    }
+
+    /// When nothing of the sandbox runs any more.
+    fn shut_door(&mut self, control: &OwnedFd) {
+        let told = self.door.as_mut().map(Door::finish).unwrap_or_default();
+        self.door = None;
+        for one in told {
+            // The engine listens until the end is told, which is after this.
+            tell(control, &Message::Egress(one), &[]).ok();
+        }
     }
 
     /// An eventfd stays readable until read. The v2 file re-arms when its text is read.
@@ -484,6 +538,8 @@ impl Keeper {
             return;
         }
         self.gate = None;
+        // First: a child that lives would be waited for below.
+        self.door = None;
         if matches!(self.plan.files, Files::Root(_)) {
             // Its death takes the whole pid namespace; one that has exited already does not mind.
             kill(self.init_fd.as_fd()).ok();

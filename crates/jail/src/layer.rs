@@ -38,6 +38,8 @@ pub enum Layer {
     CgroupMemory,
     CgroupPids,
     CgroupCpu,
+    /// The way out: only what is allowed by name, through a process that is confined itself.
+    Egress,
 }
 
 impl fmt::Display for Layer {

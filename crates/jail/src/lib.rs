@@ -8,6 +8,7 @@
 pub mod agent;
 mod cgroup;
 pub mod copies;
+pub mod egress;
 mod ids;
 mod init;
 pub mod keeper;

@@ -65,7 +65,8 @@ fn carry_out(single: &SingleThreaded, control: &OwnedFd) -> std::result::Result<
     arm(living.plan.fault);
     Ok::<(), Errno>(()).at(Step::Plan)?;
     let mut house = stand(single, living)?;
-    let checks = house.try_payload()?;
+    let mut checks = house.try_payload()?;
+    checks.extend(house.open_door()?);
     house.hold_files().at(Step::Plan)?;
     // Whoever comes after an engine that is gone must not find us beside one of its own.
     if is_gone(control) {
@@ -127,6 +128,8 @@ fn stand(single: &SingleThreaded, living: LivingPlan) -> std::result::Result<Hou
     let naming = ids::naming(init).at(Step::Clone)?;
     let init = Init { pid: init, pidfd: init_fd, notes, commands, naming };
     ids::map(init.pid, &living.plan.identity).at(Step::IdMap)?;
+    // While it can be looked into: for the way out, now or later.
+    let namespaces = ids::namespaces(init.pid).at(Step::Clone)?;
     rustix::io::write(&init.commands, b"g").at(Step::IdMap)?;
     init.hear(Note::Arrived)?;
     let pid = init.pid.as_raw_nonzero().get().cast_unsigned();
@@ -136,7 +139,7 @@ fn stand(single: &SingleThreaded, living: LivingPlan) -> std::result::Result<Hou
     init.hear(Note::Standing)?;
     cell.dismiss(pid).at(Step::Cgroup)?;
     let outside = readback::own_namespaces();
-    House::new(living, cell, init, outside).at(Step::Plan).map_err(Failed::from)
+    House::new(living, cell, init, outside, namespaces).at(Step::Plan).map_err(Failed::from)
 }
 
 /// Process 1 of the sandbox. Dropping it kills it, and with it all in there.

@@ -140,6 +140,8 @@ fn lock_and_wait(plan: &Plan, ends: &Ends) -> std::result::Result<Exec, Stopped>
         unshare_cgroup().at(Step::CgroupNamespace)?;
         if plan.is_joined() {
             meet_init(&ends.orders).at(Step::Fork)?;
+        } else if plan.has_network_early() {
+            net::loopback_up().map(drop).at(Step::Loopback)?;
         } else {
             make_network(&ends.orders).at(Step::Loopback)?;
         }

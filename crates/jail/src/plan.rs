@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::EgressPlan;
 use crate::layer::Layer;
 use crate::report::Step;
 use crate::tried::Listen;
@@ -34,6 +35,9 @@ pub struct Plan {
     /// Set up and verify, then wait for a [`Delivery`]: a sandbox made before there is a program for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What may be reached of the outside. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressPlan>,
     /// Whose the user namespace is, if not the keeper's: the zygote's, whose copy shall be let in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_uid: Option<u32>,
@@ -65,6 +69,12 @@ impl Plan {
     /// The payload is a copy of somebody else, who lets it in.
     pub fn is_joined(&self) -> bool {
         self.hold == Some(Hold::Forked)
+    }
+
+    /// Its network is there from the beginning, and not made by the payload beside everything else: somebody will
+    /// join it.
+    pub(crate) fn has_network_early(&self) -> bool {
+        self.hold.is_some() || self.egress.is_some()
     }
 
     /// It is put into its v2 cgroup by the keeper: it comes as somebody who may not go there itself.
@@ -102,6 +112,8 @@ pub struct Delivery {
     pub environment: Vec<(String, String)>,
     pub placed: Vec<Placed>,
     pub wall_ms: u64,
+    /// As in a plan.
+    pub egress: Option<EgressPlan>,
 }
 
 /// The part of a delivery that reaches the program's own process.

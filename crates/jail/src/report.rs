@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use belljar_sys::{Errno, errno_name};
 use serde::{Deserialize, Serialize};
 
+use crate::egress::Told;
 use crate::layer::Check;
 use crate::plan::{Fault, FaultKind};
 use crate::tried::{Counted, Touched, Tried};
@@ -48,10 +49,12 @@ pub enum Step {
     Descriptors,
     Seccomp,
     Exec,
+    // In the keeper, when the payload is ready.
+    Egress,
 }
 
 impl Step {
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Plan,
         Self::Scratch,
         Self::Cgroup,
@@ -83,6 +86,7 @@ impl Step {
         Self::Descriptors,
         Self::Seccomp,
         Self::Exec,
+        Self::Egress,
     ];
 
     fn from_number(number: u8) -> Option<Self> {
@@ -307,6 +311,8 @@ pub enum Message {
     Tried(Tried),
     /// It opened what stands in the place of a secret.
     Touched(Touched),
+    /// What its way out has to tell.
+    Egress(Told),
     /// How often, just before the end.
     Counted(Counted),
     /// The program ended; init has been reaped.

@@ -290,7 +290,7 @@ fn receive_letter<T: serde::de::DeserializeOwned>(
 }
 
 /// From its beginning, wherever others have read: they share the file.
-pub(crate) fn read_memory<T: serde::de::DeserializeOwned>(memory: &OwnedFd) -> Result<T> {
+pub fn read_memory<T: serde::de::DeserializeOwned>(memory: &OwnedFd) -> Result<T> {
     let length = rustix::fs::fstat(memory)?.st_size;
     let length = usize::try_from(length).map_err(|_| Errno::PROTO)?;
     if length > MAX_PLAN_BYTES {

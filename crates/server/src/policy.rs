@@ -2,6 +2,7 @@
 //! and on SIGHUP. A file that cannot be read keeps the one before in force, and says so.
 
 mod check;
+mod outside;
 mod rules;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +18,7 @@ use belljar::{Error, Level, LimitsRequest, RunRequest, ScreenMode, SpecError};
 use serde::Serialize;
 
 use crate::limits::Limiter;
-use crate::principal::Principal;
+use crate::principal::{Principal, Tenant};
 use crate::problem::Problem;
 use check::Section;
 use rules::{PolicyFile, Rules};
@@ -174,7 +175,8 @@ impl Policy {
                 names.push((format!("labels.\"{label}\""), Where::Label(label.to_owned())));
             }
         }
-        Applied { loaded, names, who: principal.quota_name() }
+        let is_tenant = principal.tenant != Tenant::Owner;
+        Applied { loaded, names, who: principal.quota_name(), is_tenant }
     }
 
     /// A place among the runs of a tenant, by the least of the rules that count them.
@@ -237,6 +239,7 @@ pub(crate) struct Applied {
     loaded: Arc<Loaded>,
     names: Vec<(String, Where)>,
     who: String,
+    is_tenant: bool,
 }
 
 impl Applied {
@@ -253,6 +256,8 @@ impl Applied {
     }
 
     pub(crate) fn check_run(&self, asked: &mut RunRequest, above: &str) -> Result<(), Problem> {
+        self.check_egress(&format!("{above}egress"), &asked.egress)?;
+        self.check_secrets(&format!("{above}secrets"), &asked.secrets)?;
         self.sections().try_for_each(|section| section.check_run(asked, above))
     }
 
@@ -266,6 +271,8 @@ impl Applied {
     }
 
     pub(crate) fn check_sandbox(&self, asked: &mut SandboxRequest) -> Result<(), Problem> {
+        self.check_egress("egress", &asked.egress)?;
+        self.check_secrets("secrets", &asked.secrets)?;
         self.sections().try_for_each(|section| section.check_sandbox(asked))
     }
 

@@ -1,4 +1,4 @@
-//! The loopback interface of a fresh network namespace.
+//! The loopback interface of a fresh network namespace, and whose a socket is.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -22,6 +22,11 @@ pub fn loopback_up() -> Result<OwnedFd> {
     let answer =
         unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     check(answer.into())?;
+    namespace_of(socket)
+}
+
+/// The network namespace that a socket belongs to. Needs CAP_NET_ADMIN there, which its maker has.
+pub fn namespace_of(socket: impl AsFd) -> Result<OwnedFd> {
     // SAFETY: takes integers only; the answer is a new descriptor or -1.
     let namespace = check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) }.into())?;
     let namespace = i32::try_from(namespace).map_err(|_| Errno::BADF)?;

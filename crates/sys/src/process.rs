@@ -89,6 +89,11 @@ impl Child {
         self.0.as_raw_nonzero().get().cast_unsigned()
     }
 
+    /// Ends it. One that has ended already does not mind.
+    pub fn kill(&self) {
+        rustix::process::kill_process(self.0, rustix::process::Signal::KILL).ok();
+    }
+
     /// Waits for its end. One that is not there to be waited for has been reaped already.
     pub fn wait(self) {
         rustix::io::retry_on_intr(|| {

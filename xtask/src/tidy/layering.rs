@@ -1,13 +1,14 @@
-//! The dependency line: `cli → server → evolve → belljar → jail → sys`, and nothing the other way.
+//! The dependency line: `cli → server → evolve → belljar → egress → jail → sys`, and nothing the other way.
 
 use super::{File, Finding, Tree};
 
 /// From the bottom up. A crate may depend only on those before it.
-const ORDER: [&str; 8] = [
+const ORDER: [&str; 9] = [
     "belljar-sys",
     "belljar-jail",
     "belljar-zygote",
     "belljar-swap",
+    "belljar-egress",
     "belljar",
     "belljar-evolve",
     "belljar-server",

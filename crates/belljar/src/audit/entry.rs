@@ -117,6 +117,7 @@ impl Asked {
             deny_syscalls: request.deny_syscalls.clone(),
             block_paths: request.block_paths.clone(),
             labels: request.labels.clone(),
+            egress: request.egress.clone(),
             canaries: request.canaries.iter().map(|_| super::REDACTED.to_owned()).collect(),
             ..*request
         };

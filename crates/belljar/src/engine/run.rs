@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use belljar_jail::egress::EgressPlan;
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::{Delivery, Hold};
 use tokio::sync::mpsc;
@@ -110,8 +111,13 @@ impl Run<'_> {
         self
     }
 
+    fn egress(&self, keeper: u32) -> Option<EgressPlan> {
+        self.engine.config.network.plan(&self.spec.egress, &self.engine.host, keeper)
+    }
+
     fn tally(&self) -> Tally {
-        Tally::new(native::plan::rules(&self.spec), self.event_sink.clone())
+        let tally = Tally::new(native::plan::rules(&self.spec), self.event_sink.clone());
+        tally.with_egress(&self.spec.egress)
     }
 
     /// Reads the code now, if what is found may refuse the run: before it waits for anything. A run that
@@ -239,6 +245,7 @@ impl Run<'_> {
     ) -> Result<(Outcome, Option<CopiedOut>), Error> {
         let keeper = self.engine.keeper().map_err(Error::backend("start a keeper"))?;
         let cgroups = self.engine.cgroups(&self.spec, id, keeper.id()).await;
+        let egress = self.egress(keeper.id());
         let prepared = Prepared {
             id,
             spec: &self.spec,
@@ -250,6 +257,7 @@ impl Run<'_> {
             keep_workspace: self.out.is_some(),
             hold: None,
             zygote_uid: None,
+            egress: egress.as_ref(),
             fault: self.engine.config.fault,
         };
         let (planned, _claim) = match prepared.plan() {
@@ -302,6 +310,7 @@ impl Run<'_> {
             environment: program.environment,
             placed: native::park::placed(&self.spec),
             wall_ms: self.spec.limits.wall_ms,
+            egress: None,
         };
         // Before a sandbox is taken: a file that cannot be had is no reason to use one up.
         let placed = native::run::open_placed(&self.spec.placed)?;
@@ -335,6 +344,7 @@ impl Run<'_> {
             };
             begun(recording).await?;
             let mut tally = self.tally();
+            let delivery = Delivery { egress: self.egress(parked.keeper_id()), ..delivery.clone() };
             match parked.run(&self.spec, &delivery, &placed, talk, &mut tally).await {
                 (Ok(finished), planned) => {
                     return self.outcome(id, finished, tally, planned, Start::Warm).map(Some);
@@ -400,6 +410,7 @@ impl Run<'_> {
         let limits = native::usage(&facts);
         let (exit_code, signal) = native::end_of(&finished.report);
         let (stdout, stderr) = (finished.stdout.finish(), finished.stderr.finish());
+        let reached = tally.reached();
         let (mut events, recording) = tally.finish(now);
         events.extend(judged.events);
         let Weighed { risk, reasons: risk_reasons } = Risk::of(&events);
@@ -426,6 +437,7 @@ impl Run<'_> {
             events,
             risk,
             risk_reasons,
+            reached,
             recording,
             labels: self.spec.labels.clone(),
             start,

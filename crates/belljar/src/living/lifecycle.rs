@@ -15,6 +15,7 @@ use crate::model::error::{Error, SpecError};
 use crate::model::sandbox::{
     SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace, WorkspaceMode,
 };
+use crate::model::spec::Spec;
 use crate::native::living::{self, DiskBound, Living, Raise, Shared};
 
 /// Whether something may be ended that goes on.
@@ -31,7 +32,7 @@ impl Sandboxes {
     }
 
     pub(super) async fn make(&self, request: SandboxRequest) -> Result<SandboxInfo, Error> {
-        living::spec(&request)?;
+        self.spec(&request)?;
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
         // So that a name nobody knows is told now, and not by the first exec.
@@ -273,7 +274,7 @@ impl Sandboxes {
         let raise = Raise {
             id: record.id.clone(),
             name: record.name.to_string(),
-            spec: living::spec(request)?,
+            spec: self.spec(request)?,
             trees,
             workspace: self.shared(record)?,
             write_paths: request.write_paths.clone(),
@@ -287,6 +288,12 @@ impl Sandboxes {
         // What it stands on is its own by now, whatever becomes of our view of it.
         drop(attached);
         slot.stands(living).await
+    }
+
+    /// The Spec of a sandbox, with the sets that its request names.
+    pub(super) fn spec(&self, request: &SandboxRequest) -> Result<Spec, SpecError> {
+        let egress = self.engine.network().expand(&request.egress)?;
+        living::spec(&SandboxRequest { egress, ..request.clone() })
     }
 
     /// A directory of the host, or a volume, that is shown as it is.

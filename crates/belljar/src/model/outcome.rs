@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
+use belljar_jail::egress::Reached;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::egress::ReachedShape;
 use super::event::{Event, Risk};
 use super::limits::Used;
 use super::receipt::Receipt;
@@ -43,6 +45,10 @@ pub struct Outcome {
     /// What the gravest of them weighs, and why.
     pub risk: Risk,
     pub risk_reasons: Vec<String>,
+    /// What was reached of the outside: whole numbers for each host and port.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    #[schemars(with = "Vec<ReachedShape>")]
+    pub reached: Vec<Reached>,
     /// The timeline, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub recording: Option<Recording>,

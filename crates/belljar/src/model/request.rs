@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::egress::EgressEntry;
 use super::level::Level;
 use super::limits::LimitsRequest;
 use super::screening::ScreenMode;
@@ -59,6 +60,9 @@ pub struct RunRequest {
     pub record: bool,
     /// Values that no honest program prints: one that appears in the output is an event.
     pub canaries: Vec<String>,
+    /// What may be reached of the outside, by host name. Nothing if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<EgressEntry>,
     /// Whether a sandbox that was made ahead may be used.
     pub start: StartRequest,
     /// Whether the code is read first, and what is done with what is found.

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use belljar_jail::egress::Reached;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::egress::{EgressEntry, ReachedShape};
 use super::event::Event;
 use super::level::Level;
 use super::limits::LimitsRequest;
@@ -36,6 +38,9 @@ pub struct SandboxRequest {
     pub allow_missing: Vec<String>,
     pub allow_syscalls: Vec<String>,
     pub deny_syscalls: Vec<String>,
+    /// What may be reached of the outside, by host name. Nothing if empty; it can be changed while it lives.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<EgressEntry>,
     /// Stopped when nothing ran in it for so long.
     pub idle_ms: Option<u64>,
     /// Removed, with its files, so long after it was made.
@@ -132,6 +137,24 @@ pub struct SandboxInfo {
     pub parent: Option<String>,
     pub usage: Option<SandboxUsage>,
     pub receipt: Option<Receipt>,
+}
+
+/// What is known of a sandbox's network, or of a run's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NetworkInfo {
+    /// What may be reached, as it would be asked for.
+    pub egress: Vec<EgressEntry>,
+    #[schemars(with = "Vec<ReachedShape>")]
+    pub reached: Vec<Reached>,
+    /// What was tried and refused, each with the line that would allow it.
+    pub refused: Vec<Event>,
+}
+
+/// What may be reached from now on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EgressChange {
+    pub egress: Vec<EgressEntry>,
 }
 
 /// Resource use now.

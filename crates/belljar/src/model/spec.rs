@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
+use belljar_jail::egress::Rule;
 use belljar_jail::layer::Layer;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
@@ -60,6 +61,9 @@ pub struct Spec {
     pub record: bool,
     /// Each a digest where the Spec is written down.
     pub canaries: Vec<Canary>,
+    /// What may be reached of the outside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<Rule>,
 }
 
 /// What is executed.
@@ -134,6 +138,7 @@ impl Spec {
         check_labels(&request.labels)?;
         check_syscalls(&request)?;
         check_record(&request)?;
+        let egress = egress(&request)?;
         let block_paths = blocked(&request)?;
         let mut env = request.env.clone();
         secret::check(&request.secrets, |name| env.contains_key(name))?;
@@ -168,6 +173,7 @@ impl Spec {
             labels: request.labels,
             record: request.record,
             canaries: canaries(request.canaries)?,
+            egress,
         })
     }
 
@@ -187,6 +193,7 @@ impl Spec {
             "allow_syscalls": self.allow_syscalls,
             "deny_syscalls": self.deny_syscalls,
             "block_paths": self.block_paths,
+            "egress": self.egress,
         });
         sha256(policy.to_string().as_bytes())
     }
@@ -264,6 +271,14 @@ fn canaries(given: Vec<String>) -> Result<Vec<Canary>, SpecError> {
         return wrong(format!("value {}: it must have {least} to {most} bytes", place + 1));
     }
     Ok(given.into_iter().map(Canary).collect())
+}
+
+fn egress(request: &RunRequest) -> Result<Vec<Rule>, SpecError> {
+    if !request.egress.is_empty() && !request.level.has_namespaces() {
+        let reason = "needs a network of the sandbox's own: use level standard or strict";
+        return Err(SpecError::new("egress", reason));
+    }
+    super::egress::resolve(&request.egress)
 }
 
 fn check_record(request: &RunRequest) -> Result<(), SpecError> {

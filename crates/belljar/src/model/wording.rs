@@ -3,6 +3,8 @@
 
 pub(crate) mod report;
 
+use belljar_jail::egress::Why;
+
 use super::event::Event;
 use super::outcome::Stream;
 use super::units;
@@ -86,12 +88,58 @@ pub(crate) fn metadata_fix() -> String {
 }
 
 pub(crate) fn no_network_fix() -> String {
-    "nothing at this level: a sandbox has no network but its own loopback".into()
+    "--egress HOST, by name: a sandbox has no network but its own loopback".into()
 }
 
 pub(crate) fn connection(address: &str, metadata: bool) -> String {
     let what = if metadata { ", where clouds keep an instance's secrets" } else { "" };
     format!("connect to {address}{what}: there is no way out")
+}
+
+/// What the way out refused.
+pub(crate) fn egress_refused(why: Why, host: &str, port: u16, detail: &str) -> String {
+    let at = if port == 0 { host.to_owned() } else { format!("{host}:{port}") };
+    match why {
+        Why::Name if port == 0 => format!("asked for the name {host}"),
+        Why::Name => format!("connect to {at}, which no rule allows"),
+        Why::Port => format!("connect to {at}, a port that no rule allows"),
+        Why::Address => {
+            format!("connect to {at}, which resolves to {detail}: not a public address")
+        }
+        Why::Unreachable => format!("connect to {at}: {detail}"),
+        Why::Sni => format!("TLS to {at} with another name in its handshake: {detail}"),
+        Why::Host => format!("a request to {at} for another host: {detail}"),
+        Why::Protocol => format!("connect to {at}: {detail}"),
+        Why::Framing => format!("a request to {at} with {detail}"),
+        Why::Method | Why::Path => format!("a request to {at}: {detail}"),
+        Why::Budget => format!("connect to {at}: the budget of {detail} is used up"),
+        Why::Tightened => format!("a connection to {at} was cut when the policy was tightened"),
+        Why::Crashed => "the egress process crashed: its connections were cut".to_owned(),
+    }
+}
+
+/// The line that would allow it, or why none would.
+pub(crate) fn egress_fix(why: Why, host: &str, port: u16, detail: &str) -> String {
+    let at = match port {
+        0 | 80 | 443 => host.to_owned(),
+        port => format!("{host}:{port}"),
+    };
+    match why {
+        Why::Name | Why::Port | Why::Tightened => format!("--egress {at}"),
+        Why::Address => format!(
+            "a rule with \"hosts\": [\"{host}\"] and \"addresses\": [\"{detail}\"], if that is meant"
+        ),
+        Why::Unreachable => "nothing of ours: it does not answer".to_owned(),
+        Why::Sni | Why::Host => format!("--egress {detail}, and a connection of its own to it"),
+        Why::Protocol => format!(
+            "a rule with \"hosts\": [\"{host}\"], \"ports\": [{port}], \"protocol\": \"tcp\", if that is meant"
+        ),
+        Why::Framing => "nothing: a request must be readable in one way only".to_owned(),
+        Why::Method => "a rule whose methods hold it".to_owned(),
+        Why::Path => "a rule whose path_prefixes hold it".to_owned(),
+        Why::Budget => "a larger [network.budget] in belljar.toml".to_owned(),
+        Why::Crashed => "nothing: please report it".to_owned(),
+    }
 }
 
 pub(crate) fn denial_storm(times: u64, most: &str) -> String {

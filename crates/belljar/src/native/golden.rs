@@ -58,6 +58,7 @@ fn text(level: Level, uid: u32, cgroups: &Result<Places, String>, identity: Iden
         interpreter: Some(&interpreter),
         workspace: None,
         identity,
+        egress: None,
         keep_workspace: false,
         hold: None,
         zygote_uid: None,

@@ -34,6 +34,15 @@ pub(crate) fn living_ids(host: &Host, number: u32) -> (u32, u32) {
     if host.is_root() { (own, own) } else { (host.uid, host.gid) }
 }
 
+/// Root's egress processes have ids of their own, by their keeper's process id: above those of zygotes.
+const FIRST_EGRESS_UID: u32 = 0x7900_0000;
+
+/// Who a sandbox's egress process is.
+pub(crate) fn egress_ids(host: &Host, keeper: u32) -> Option<(u32, u32)> {
+    let own = FIRST_EGRESS_UID + keeper;
+    host.is_root().then_some((own, own))
+}
+
 /// Subordinate ids tried before we say that all are in use.
 const MAX_TRIES: u32 = 256;
 

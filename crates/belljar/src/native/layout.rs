@@ -313,8 +313,12 @@ fn texts() -> Vec<Text> {
         text("/etc/group", &format!("root:x:0:\nsandbox:x:{id}:\nnogroup:x:65534:\n")),
         text("/etc/hosts", "127.0.0.1 localhost belljar\n::1 localhost belljar\n"),
         text("/etc/hostname", "belljar\n"),
-        text("/etc/resolv.conf", "# no network\n"),
-        text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\nservices: files\n"),
+        // Where there is no way out nobody listens there, which is told at once.
+        text("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"),
+        text(
+            "/etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n",
+        ),
         text(WITNESS, "This is a Belljar sandbox.\n"),
     ]
 }

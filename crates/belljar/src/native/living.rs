@@ -14,8 +14,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use belljar_jail::egress::EgressPlan;
 use belljar_jail::layer::Check;
-use belljar_jail::living::talk::{Answer, Ask, MAX_INPUT_BYTES, Refusal};
+use belljar_jail::living::talk::{Answer, Ask, MAX_INPUT_BYTES, NetworkState, Refusal};
 use belljar_jail::plan::Tree;
 
 use crate::engine::Engine;
@@ -239,6 +240,23 @@ impl Living {
             (Answer::Failed(failed), _) => Err(begin::explain_agent(failed)),
             (other, _) => Err(unexpected(other)),
         }
+    }
+
+    /// From now on this may be reached, and nothing else: what is open is cut where it no longer may be.
+    pub(crate) async fn set_egress(&self, plan: &EgressPlan) -> Result<(), Error> {
+        let memory = begin::memory(plan)?;
+        let answer = self.line.ask(Ask::Egress, &[], Some(&memory)).await?.0;
+        if matches!(answer, Answer::Done) { Ok(()) } else { Err(unexpected(answer)) }
+    }
+
+    /// What it may reach, what it reached, and what it was refused.
+    pub(crate) async fn network(&self) -> Result<NetworkState, Error> {
+        let (answer, memory) = self.line.ask(Ask::Network, &[], None).await?;
+        let (Answer::Done, Some(memory)) = (&answer, memory) else {
+            return Err(unexpected(answer));
+        };
+        let lost = |errno: rustix::io::Errno| Error::backend("read what was reached")(errno.into());
+        belljar_jail::wire::read_memory(&memory).map_err(lost)
     }
 
     /// Says that the sandbox is in use: its idle time begins anew.

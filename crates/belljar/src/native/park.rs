@@ -99,6 +99,10 @@ impl Parked {
         }
     }
 
+    pub(crate) fn keeper_id(&self) -> u32 {
+        self.keeper.id()
+    }
+
     /// It can still be used.
     pub(crate) fn is_well(&self) -> bool {
         self.keeper.is_quiet()

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use belljar_jail::egress::EgressPlan;
 use belljar_jail::layer::Layer;
 use belljar_jail::plan::{
     Cgroup, Fault, Files, Hold, Identity, Landlock, LandlockRule, Lockdown, Placed, Plan, Program,
@@ -12,6 +13,7 @@ use belljar_sys::landlock::{SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL, access};
 use super::cgroups::{self, Places};
 use super::host::Host;
 use super::layout::{self, HostWorkspace, WITNESS, WRITABLE};
+use crate::egress;
 use crate::events::{self, Recorded, Rules};
 use crate::languages::{Interpreter, Language, Warm};
 use crate::model::error::{Error, SpecError};
@@ -40,6 +42,7 @@ pub(crate) struct Inputs<'a> {
     /// Make a sandbox that waits, and what waits in it.
     pub hold: Option<Hold>,
     pub zygote_uid: Option<u32>,
+    pub egress: Option<EgressPlan>,
     pub fault: Option<Fault>,
 }
 
@@ -84,6 +87,7 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
         expect,
         keep_workspace: inputs.keep_workspace,
         hold: inputs.hold,
+        egress: inputs.egress.clone(),
         owner_uid: inputs.zygote_uid,
         fault: inputs.fault,
     };
@@ -470,6 +474,9 @@ fn environment(spec: &Spec, language: Option<&Language>, paths: &Paths) -> Vec<(
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
         ("USER".to_owned(), "sandbox".to_owned()),
     ]);
+    if !spec.egress.is_empty() {
+        all.extend(egress::variables());
+    }
     all.extend(language.map(|one| one.environment.clone()).unwrap_or_default());
     all.extend(spec.variables().map(|(name, value)| (name.clone(), value.to_owned())));
     all.into_iter().collect()

@@ -298,6 +298,10 @@ pub(super) async fn follow(
         tokio::select! {
             message = keeper.next() => {
                 match message.map_err(Error::backend("hear the keeper"))? {
+                    // One that waited was told of before; what is told now was made for this run.
+                    Some((Message::Started(one), _)) if started.is_some() => {
+                        started.iter_mut().for_each(|known| known.checks.extend(one.checks.clone()));
+                    }
                     Some((Message::Started(one), _)) => {
                         started = Some(one);
                         beside.take().into_iter().for_each(|beside| beside());
@@ -305,6 +309,7 @@ pub(super) async fn follow(
                     }
                     Some((Message::Tried(one), _)) => tally.take(&one),
                     Some((Message::Touched(one), _)) => tally.touch(&one),
+                    Some((Message::Egress(told), _)) => tally.hear_egress(&told),
                     Some((Message::Counted(some), _)) => tally.count(&some),
                     Some((Message::Ended(report), fds)) => {
                         ended = Some((report, fds.into_iter().next()));

@@ -116,5 +116,7 @@ fn stripped(spec: &Spec, language: &str, path: PathBuf) -> Spec {
         labels: BTreeMap::new(),
         record: false,
         canaries: Vec::new(),
+        // It comes with the program.
+        egress: Vec::new(),
     }
 }

@@ -78,6 +78,8 @@ pub(crate) enum SandboxCommand {
     Stop(Stop),
     /// Start one that was stopped
     Start(Name),
+    /// Change what it may reach, at once: exactly these hosts, or none
+    Egress(Egress),
     /// Hold everything in it still
     Pause(Name),
     /// Let it go on
@@ -127,6 +129,15 @@ pub(crate) struct Name {
 
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)]
+pub(crate) struct Egress {
+    pub name: String,
+
+    /// HOST[:PORT[,PORT]], *.example.com, or @SET of belljar.toml; nothing is reached if none is given
+    #[arg(value_name = "HOST[:PORT]")]
+    pub hosts: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Create {
     /// Lower-case letters, digits and -; made up when left out
     pub name: Option<String>,
@@ -142,6 +153,10 @@ pub(crate) struct Create {
     /// A label, as name=value
     #[arg(long = "label", value_name = "K=V")]
     pub labels: Vec<String>,
+
+    /// Let it reach a host by name: HOST[:PORT[,PORT]], *.example.com, or @SET of belljar.toml
+    #[arg(long = "egress", value_name = "HOST[:PORT]")]
+    pub egress: Vec<String>,
 
     /// A host directory at /workspace: read-only, :rw, or :cow (changes stay inside until committed)
     #[arg(long, value_name = "DIR[:rw|:cow]")]

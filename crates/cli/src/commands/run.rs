@@ -175,6 +175,7 @@ fn request(args: Run) -> Result<RunRequest, Error> {
         start: args.start,
         record: args.record,
         canaries: args.canaries,
+        egress: args.egress.into_iter().map(belljar::EgressEntry::Text).collect(),
         screen: args.screen,
         ..RunRequest::default()
     };

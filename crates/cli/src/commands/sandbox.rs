@@ -8,16 +8,18 @@ mod once;
 mod points;
 mod terminal;
 
-use belljar::SpecError;
 use belljar::sandbox::{
-    SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace, WorkspaceMode,
+    EgressChange, NetworkInfo, SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace,
+    WorkspaceMode,
 };
 use belljar::units::show_bytes;
+use belljar::{EgressEntry, SpecError};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 
 use super::run::{limits, pairs};
-use crate::args::sandbox::{Create, List, Remove, Sandbox, SandboxCommand, Stop};
+use crate::args::net::NetExplain;
+use crate::args::sandbox::{Create, Egress, List, Remove, Sandbox, SandboxCommand, Stop};
 use crate::args::{Confine, LimitArgs};
 use crate::remote::sandboxes::{Way, empty};
 use crate::remote::{Failure, escaped};
@@ -64,6 +66,7 @@ async fn dispatch(called: &Called, command: SandboxCommand) -> Result<u8, Failur
         SandboxCommand::Start(one) => verb(called, &one.name, "start").await,
         SandboxCommand::Stop(one) => stop(called, &one).await,
         SandboxCommand::Kill(one) => verb(called, &one.name, "kill").await,
+        SandboxCommand::Egress(one) => set_egress(called, one).await,
         SandboxCommand::Pause(one) => verb(called, &one.name, "pause").await,
         SandboxCommand::Resume(one) => verb(called, &one.name, "resume").await,
         SandboxCommand::Rm(one) => remove(called, &one).await,
@@ -110,6 +113,7 @@ async fn create(called: &Called, args: Create) -> Result<u8, Failure> {
         workspace,
         idle_ms: args.idle,
         ttl_ms: args.ttl,
+        egress: args.egress.into_iter().map(EgressEntry::Text).collect(),
         undo: args.undo,
         write_paths: args.write_paths,
         ..confined(args.confine, &args.limits)?
@@ -260,6 +264,18 @@ async fn stop(called: &Called, args: &Stop) -> Result<u8, Failure> {
     let asked = serde_json::json!({ "grace_ms": args.grace });
     let info: SandboxInfo = called.way.post(&at(&args.name, "/stop"), &asked).await?;
     Ok(say(called, &info))
+}
+
+async fn set_egress(called: &Called, args: Egress) -> Result<u8, Failure> {
+    let change = EgressChange { egress: args.hosts.into_iter().map(EgressEntry::Text).collect() };
+    let info: SandboxInfo = called.way.post(&at(&args.name, "/egress"), &change).await?;
+    Ok(say(called, &info))
+}
+
+/// What `belljar net explain` tells of a sandbox.
+pub(super) async fn network(args: &NetExplain) -> Result<NetworkInfo, Failure> {
+    let way = Way::find(args.server.as_deref(), args.state.as_deref()).await?;
+    way.get(&at(&args.name, "/network")).await
 }
 
 async fn remove(called: &Called, args: &Remove) -> Result<u8, Failure> {

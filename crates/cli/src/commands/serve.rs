@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
+use belljar::egress::Network;
 use belljar::living::SandboxLimits;
 use belljar::{Config, Error, PoolConfig};
 use belljar_evolve::ProposerSpec;
@@ -58,6 +59,8 @@ pub(crate) async fn serve_and_tell(args: Serve, tell: impl FnOnce(&Listening)) -
         screen_rules: args.screen_rules,
         screen_least: args.screen,
         audit,
+        // Whoever asks a server is not its operator, who may still say otherwise in belljar.toml.
+        network: Network { private_by_request: false, ..Network::default() },
         ..Config::default()
     };
     raise_file_limit();

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use belljar_sys::{Errno, Result, fd};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{Keeper, SETUP_LIMIT, heard, wait};
+use super::{Keeper, SETUP_LIMIT, heard, tell, wait};
 use crate::cgroup::Group;
+use crate::egress::Exit;
 use crate::notify::Ear;
 use crate::plan::{Delivery, Invocation};
-use crate::report::{At, Failed, Note, Ready, Step, Stopped};
+use crate::report::{At, Failed, Message, Note, Ready, Started, Step, Stopped};
 use crate::wire::{receive_delivery, send_placed};
 
 impl Keeper {
@@ -68,13 +69,18 @@ impl Keeper {
             return Err(heard.stopped(Step::Exec).into());
         }
         let (delivery, contents) = receive_delivery(control).at(Step::Plan)?;
-        let Delivery { argv, environment, placed, wall_ms } = delivery;
+        let Delivery { argv, environment, placed, wall_ms, egress } = delivery;
+        let exit = egress.map(|plan| Exit::start(plan).at(Step::Egress)).transpose()?;
         if !placed.is_empty() {
             send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
             let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Placed)?;
             if !matches!(heard, Heard::Note(Note::Placed, _)) {
                 return Err(heard.stopped(Step::Placed).into());
             }
+        }
+        if let Some(check) = exit.map(|exit| self.open_door(exit)).transpose()? {
+            tell(control, &Message::Started(Started { checks: vec![check] }), &[])
+                .at(Step::ReadBack)?;
         }
         self.plan.wall_ms = wall_ms;
         self.parked_cpu_us = self.group.as_ref().and_then(Group::cpu_us).unwrap_or(0);

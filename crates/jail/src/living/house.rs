@@ -1,6 +1,7 @@
 //! The life of a sandbox that stands: one loop that waits for whatever comes, and never for one thing alone.
 
 mod asked;
+mod network;
 mod tended;
 
 use std::os::fd::OwnedFd;
@@ -24,7 +25,8 @@ use crate::notify::now_ms;
 use crate::plan::{Files, Plan};
 use crate::redact::Patterns;
 use crate::report::{At, Cause, Failed, Note, Step, Stopped};
-use crate::wire::{control_pair, sealed_memory};
+use crate::wire::{Namespaces, control_pair, sealed_memory};
+use network::Network;
 
 /// What a shepherd and its payload can have said that was not heard yet.
 const MAX_LAST_WORDS: usize = 16;
@@ -36,6 +38,8 @@ const TICK: Duration = Duration::from_millis(500);
 pub(crate) struct House {
     pub(super) plan: Plan,
     pub(super) living: Clocks,
+    /// The way out. Before init: whoever reaps init would wait for its process.
+    pub(super) network: Network,
     // Before the cell: what is in it is dead when that is removed.
     pub(super) init: Init,
     pub(super) execs: Vec<Exec>,
@@ -84,6 +88,7 @@ enum Watched {
     InitDied,
     Memory,
     Listener,
+    Door,
     Client(u64),
     Line(u64),
     Output(u64, usize),
@@ -97,8 +102,10 @@ impl House {
         cell: Cell,
         init: Init,
         outside: [u64; 7],
+        namespaces: Namespaces,
     ) -> Result<Self> {
-        let LivingPlan { plan, directory, idle_ms, expires_at_ms, .. } = living;
+        let LivingPlan { mut plan, directory, idle_ms, expires_at_ms, .. } = living;
+        let network = Network::new(namespaces, plan.egress.take());
         let Files::Root(root) = &plan.files else {
             return Err(Errno::INVAL);
         };
@@ -113,6 +120,7 @@ impl House {
             hidden: Patterns::default(),
             plan,
             living: Clocks { idle, expires_at_ms, last_used: Instant::now(), frozen_at: None },
+            network,
             init,
             execs: Vec::new(),
             oom_claimed: cell.oom_kills(),
@@ -201,6 +209,7 @@ impl House {
         if self.cell.frozen {
             self.cell.set_frozen(false).ok();
         }
+        self.network.shut();
         self.init.end();
         for number in self.numbers() {
             // What was said last is read first; then nobody is left at the other end, which ends it too.
@@ -253,6 +262,7 @@ impl House {
                 Watched::Notes => self.hear_init()?,
                 Watched::Memory => self.quiet_alarm(),
                 Watched::Listener => self.clients.as_mut().map_or((), Clients::accept),
+                Watched::Door => self.network.attend(),
                 Watched::Client(number) => self.attend(number, flags),
                 Watched::Line(number) => self.hear(number),
                 Watched::Output(number, stream) => self.read(number, stream),
@@ -277,6 +287,9 @@ impl House {
             Some(Alarm::Event(event, _)) => add(Watched::Memory, PollFd::new(event, PollFlags::IN)),
             Some(Alarm::File(file)) => add(Watched::Memory, PollFd::new(file, PollFlags::PRI)),
             None => {}
+        }
+        if let Some(door) = self.network.descriptor() {
+            add(Watched::Door, PollFd::from_borrowed_fd(door, PollFlags::IN));
         }
         if let Some(clients) = &self.clients {
             add(Watched::Listener, PollFd::from_borrowed_fd(clients.listener(), PollFlags::IN));

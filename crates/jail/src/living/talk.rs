@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::{Reached, Refused, Rule};
 use crate::layer::Check;
 use crate::plan::Plan;
 use crate::redact::Patterns;
@@ -96,6 +97,10 @@ pub enum Ask {
     Agent,
     /// What the descriptor's memory holds, a list of texts, is to be hidden in all output from now on.
     Hide,
+    /// From now on this may be reached: the descriptor holds an [`crate::egress::EgressPlan`].
+    Egress,
+    /// What may be reached, what was, and what was refused: a [`NetworkState`] in the answer's descriptor.
+    Network,
     /// It is in use.
     Touch,
     /// Its host name is another from now on.
@@ -222,6 +227,14 @@ pub struct Usage {
     pub inodes: Option<u64>,
     pub execs: u64,
     pub frozen: bool,
+}
+
+/// What is known of a sandbox's network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkState {
+    pub rules: Vec<Rule>,
+    pub refused: Vec<Refused>,
+    pub reached: Vec<Reached>,
 }
 
 /// What `exec.json` holds.

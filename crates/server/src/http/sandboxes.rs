@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::living::Force;
-use belljar::sandbox::{SandboxInfo, SandboxRequest, SandboxState};
+use belljar::sandbox::{EgressChange, NetworkInfo, SandboxInfo, SandboxRequest, SandboxState};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use schemars::JsonSchema;
@@ -62,6 +62,11 @@ pub(crate) fn enter(api: &mut Api) {
     api.post(&at("/kill"), kill, now("sandbox_kill", "End what runs in it at once"));
     api.post(&at("/pause"), pause, now("sandbox_pause", "Make what runs stand still"));
     api.post(&at("/resume"), resume, now("sandbox_resume", "Let it go on"));
+    let network =
+        look("sandbox_network", READ, "What it may reach, what it reached, and what was refused");
+    api.get(&at("/network"), network_of, network.gives::<NetworkInfo>(200).refuses(STATE));
+    let reach = now("sandbox_egress", "What it may reach from now on, in place of what it may now");
+    api.post(&at("/egress"), set_egress, reach.takes::<EgressChange>());
     once::enter(api);
     execs::enter(api);
     code::enter(api);
@@ -251,6 +256,24 @@ async fn kill(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<Sandbox
 
 async fn pause(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
     sandboxes.pause(&name).await.map(axum::Json).map_err(told)
+}
+
+/// What it may reach from now on, in place of what it may now.
+async fn set_egress(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Mine(sandboxes): Mine,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer<SandboxInfo> {
+    let asked: EgressChange = body::json(request).await?;
+    let labels = sandboxes.info(&name).await.map_err(told)?.labels;
+    server.policy.of(&principal, &labels).check_egress("egress", &asked.egress)?;
+    sandboxes.set_egress(&name, asked.egress).await.map(axum::Json).map_err(told)
+}
+
+async fn network_of(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<NetworkInfo> {
+    sandboxes.network(&name).await.map(axum::Json).map_err(told)
 }
 
 async fn resume(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {

@@ -28,7 +28,7 @@ struct Common<'a> {
 }
 
 impl Section<'_> {
-    fn refuse(&self, rule: &str, field: &str, why: &str) -> Problem {
+    pub(super) fn refuse(&self, rule: &str, field: &str, why: &str) -> Problem {
         let rule = format!("{}.{rule}", self.name);
         Problem::ruled(&rule, field, format!("{field} {why} (rule {rule})"))
     }
@@ -215,7 +215,7 @@ fn is_within(path: &Path, may: &[PathBuf]) -> bool {
     !climbs && may.iter().any(|one| path.starts_with(one))
 }
 
-fn words(all: &[String]) -> String {
+pub(super) fn words(all: &[String]) -> String {
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
 }
 

@@ -145,8 +145,7 @@ impl Store {
         own.admits(disk_bytes, &owner.to_string(), &limits.of_owner())?;
         all.admits(disk_bytes, "this server", &limits.of_all())?;
         let held = held_name(tenant, name);
-        let hold =
-            Hold::take(&self.held, &held).ok_or_else(|| StoreError::Taken(name.clone()))?;
+        let hold = Hold::take(&self.held, &held).ok_or_else(|| StoreError::Taken(name.clone()))?;
         claims.insert(held.clone(), (owner.clone(), disk_bytes));
         Ok(Claim { claims: Arc::clone(&self.claims), name: held, _hold: hold })
     }

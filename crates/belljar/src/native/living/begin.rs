@@ -65,6 +65,7 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
         allow_missing: request.allow_missing.clone(),
         allow_syscalls: request.allow_syscalls.clone(),
         deny_syscalls: request.deny_syscalls.clone(),
+        egress: request.egress.clone(),
         ..RunRequest::default()
     };
     Spec::resolve(run, None)
@@ -192,6 +193,7 @@ fn make(
         keep_workspace: false,
         hold: None,
         zygote_uid: None,
+        egress: engine.network().plan(&raise.spec.egress, engine.host(), keeper),
         fault: engine.fault(),
     })?;
     let plan = &mut planned.plan;
@@ -276,6 +278,7 @@ fn write_down(engine: &Engine, raise: &Raise, planned: &Planned) -> Result<(), E
         allow_syscalls: raise.spec.allow_syscalls.clone(),
         deny_syscalls: raise.spec.deny_syscalls.clone(),
         refuse_unix_sockets: raise.workspace.is_some(),
+        egress: raise.spec.egress.clone(),
         missing: planned.missing.clone(),
         spec_digest: raise.spec.digest(),
         versions: Versions {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use belljar_jail::egress::Rule;
 use belljar_jail::layer::{Check, Layer};
 use belljar_jail::living::log::{self, Piece};
 use belljar_jail::living::talk::{
@@ -47,6 +48,8 @@ pub(super) struct Raised {
     pub allow_syscalls: Vec<String>,
     pub deny_syscalls: Vec<String>,
     pub refuse_unix_sockets: bool,
+    #[serde(default)]
+    pub egress: Vec<Rule>,
     pub missing: Vec<Missing>,
     pub spec_digest: String,
     pub versions: Versions,
@@ -223,12 +226,13 @@ pub fn events(directory: &Path, exec: &str) -> io::Result<Vec<Event>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text?,
     };
-    let mut tally = Tally::new(rules(&raised), None);
+    let mut tally = Tally::new(rules(&raised), None).with_egress(&raised.egress);
     // What is being written is told when it is whole.
     for line in text.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
         match serde_json::from_slice(line)? {
             Message::Tried(one) => tally.take(&one),
             Message::Touched(one) => tally.touch(&one),
+            Message::Egress(told) => tally.hear_egress(&told),
             Message::Counted(some) => tally.count(&some),
             Message::Standing | Message::Started(_) | Message::Failed(_) | Message::Ended(_) => {}
         }

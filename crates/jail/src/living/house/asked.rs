@@ -1,6 +1,6 @@
 //! What clients ask for.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_sys::{Errno, errno_name};
@@ -104,6 +104,20 @@ impl House {
                 }
             },
             Ask::Hide => self.hide(fds.into_iter().next()),
+            Ask::Egress => match fds.first().map(read_memory).transpose() {
+                Ok(Some(plan)) => match self.change_network(plan) {
+                    Ok(()) => Answer::Done,
+                    Err(errno) => cannot("change what may be reached", errno),
+                },
+                Ok(None) | Err(_) => refuse(Refusal::Wrong, "no policy came with it"),
+            },
+            Ask::Network => match self.network_state() {
+                Ok(state) => {
+                    self.clients.as_mut()?.answer(to, Answer::Done, &[state.as_fd()]);
+                    return None;
+                }
+                Err(errno) => cannot("say what was reached", errno),
+            },
             Ask::Thaw | Ask::Touch => Answer::Done,
             Ask::Rename { name } => match self.init.rename(&name) {
                 Ok(()) => Answer::Done,

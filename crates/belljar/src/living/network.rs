@@ -1,0 +1,44 @@
+//! What a sandbox may reach: changed while it lives, and told.
+
+use super::Sandboxes;
+use crate::events::egress_event;
+use crate::model::egress::EgressEntry;
+use crate::model::error::Error;
+use crate::model::sandbox::{NetworkInfo, SandboxInfo, SandboxRequest};
+
+impl Sandboxes {
+    /// From now on, and whenever it is started again: what is open is cut where it no longer may be.
+    pub async fn set_egress(
+        &self,
+        name: &str,
+        egress: Vec<EgressEntry>,
+    ) -> Result<SandboxInfo, Error> {
+        let (_, slot) = self.find(name)?;
+        let _turn = slot.turn.lock().await;
+        let record = self.in_step(&slot).await?;
+        let request = SandboxRequest { egress: egress.clone(), ..record.request.clone() };
+        let rules = self.spec(&request)?.egress;
+        if let Some(lines) = slot.lines().await? {
+            let plan = self.engine.network().change(&rules, self.engine.host());
+            lines.living.set_egress(&plan).await?;
+        }
+        let id = record.id.clone();
+        self.stored(move |store| {
+            store.update(&id, move |record| record.request.egress = egress).map(drop)
+        })
+        .await?;
+        self.told(&record.id).await
+    }
+
+    /// What it may reach, and what it tried since it was started.
+    pub async fn network(&self, name: &str) -> Result<NetworkInfo, Error> {
+        let (record, slot) = self.find(name)?;
+        let egress = record.request.egress.clone();
+        let Some(lines) = slot.lines().await? else {
+            return Ok(NetworkInfo { egress, ..NetworkInfo::default() });
+        };
+        let state = lines.living.network().await?;
+        let refused = state.refused.iter().map(egress_event).collect();
+        Ok(NetworkInfo { egress, reached: state.reached, refused })
+    }
+}

@@ -1,0 +1,167 @@
+//! Bytes from one socket to another: counted, bounded in memory, and without passing through ours where they need
+//! no more looking at (splice(2)).
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::door::Shared;
+use crate::ledger::Line;
+
+/// What one splice moves at most, and the size that is asked for a pipe.
+const PIPE_BYTES: usize = 256 << 10;
+/// One read where bytes do pass through us.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+
+/// Counts one connection.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    shared: Rc<Shared>,
+    line: Rc<Line>,
+    last: Cell<Instant>,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Out,
+    In,
+}
+
+impl Meter {
+    pub(crate) fn new(shared: &Rc<Shared>, line: Rc<Line>) -> Self {
+        Self { shared: Rc::clone(shared), line, last: Cell::new(Instant::now()) }
+    }
+
+    /// So many bytes have passed.
+    fn count(&self, way: Way, bytes: usize) -> io::Result<()> {
+        self.last.set(Instant::now());
+        match way {
+            Way::Out => self.line.send(bytes),
+            Way::In => self.line.receive(bytes),
+        }
+        match self.shared.budget.pass(bytes) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::QuotaExceeded.into()),
+        }
+    }
+
+    /// Until nothing has passed for so long.
+    pub(crate) async fn idle(&self, limit: Duration) {
+        loop {
+            let until = self.last.get() + limit;
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
+}
+
+/// Reads what there is, at the end of `bytes`: how much it was, zero at the end.
+pub(crate) async fn read_some(from: &TcpStream, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    let start = bytes.len();
+    loop {
+        from.readable().await?;
+        bytes.resize(start + READ_BYTES, 0);
+        let read = from.try_read(&mut bytes[start..]);
+        bytes.truncate(start + read.as_ref().map_or(0, |length| *length));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return result,
+        }
+    }
+}
+
+pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+            Ok(length) => bytes = &bytes[length..],
+        }
+    }
+    Ok(())
+}
+
+/// The same, counted.
+pub(crate) async fn send(to: &TcpStream, bytes: &[u8], meter: &Meter, way: Way) -> io::Result<()> {
+    write_all(to, bytes).await?;
+    meter.count(way, bytes.len())
+}
+
+/// Both ways until both have ended.
+pub(crate) async fn relay(client: &TcpStream, server: &TcpStream, meter: &Meter) -> io::Result<()> {
+    tokio::try_join!(pump(client, server, meter, Way::Out), pump(server, client, meter, Way::In))?;
+    Ok(())
+}
+
+/// One way until its end, which is passed on.
+pub(crate) async fn pump(
+    from: &TcpStream,
+    to: &TcpStream,
+    meter: &Meter,
+    way: Way,
+) -> io::Result<()> {
+    // Without a pipe (too many are open) it goes through a buffer.
+    match pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC) {
+        Ok((out, into)) => {
+            // The size it has will do if a larger one is not granted.
+            fcntl_setpipe_size(&into, PIPE_BYTES).ok();
+            splice_all(from, to, (&out, &into), meter, way).await?;
+        }
+        Err(_) => {
+            let mut bytes = Vec::new();
+            while read_some(from, &mut bytes).await? > 0 {
+                send(to, &bytes, meter, way).await?;
+                bytes.clear();
+            }
+        }
+    }
+    // Whoever has gone already does not mind.
+    rustix::net::shutdown(to, rustix::net::Shutdown::Write).ok();
+    Ok(())
+}
+
+async fn splice_all(
+    from: &TcpStream,
+    to: &TcpStream,
+    (out, into): (&OwnedFd, &OwnedFd),
+    meter: &Meter,
+    way: Way,
+) -> io::Result<()> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    loop {
+        from.readable().await?;
+        let moved = from
+            .try_io(Interest::READABLE, || Ok(splice(from, None, into, None, PIPE_BYTES, flags)?));
+        let mut left = match moved {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+            Ok(0) => return Ok(()),
+            Ok(moved) => moved,
+        };
+        let whole = left;
+        while left > 0 {
+            to.writable().await?;
+            let moved = to.try_io(Interest::WRITABLE, || {
+                Ok(splice(out, None, to, None, left, flags | SpliceFlags::MORE)?)
+            });
+            match moved {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(moved) => left -= moved,
+            }
+        }
+        meter.count(way, whole)?;
+    }
+}

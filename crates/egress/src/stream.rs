@@ -1,0 +1,239 @@
+//! One connection whose host and port are known: what is spoken is found out, checked, and passed on.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use belljar_jail::egress::Why;
+use tokio::net::TcpStream;
+
+use crate::door::{Refusal, Shared};
+use crate::http;
+use crate::names::{self, Target};
+use crate::policy::Grant;
+use crate::relay::{Meter, Way, read_some, relay, send, write_all};
+use crate::tls;
+
+pub(crate) mod requests;
+
+/// How long a client may take to say what it speaks.
+const FIRST_WORDS: Duration = Duration::from_secs(30);
+/// A fatal alert, `unrecognized_name`: what TLS clients understand.
+const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// Where a connection wants to go.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub target: Target,
+    pub port: u16,
+}
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spoken {
+    Tls,
+    Http,
+    Raw,
+}
+
+/// Carries a connection from its first byte to its last. `server` is there if it was dialled already.
+pub(crate) async fn carry(
+    shared: &Rc<Shared>,
+    client: &TcpStream,
+    asked: &Asked,
+    server: Option<TcpStream>,
+) -> Result<(), Refusal> {
+    let grant = shared.grant(asked)?;
+    let mut early = Vec::new();
+    if !grant.is_raw() {
+        let spoken = listen(client, &mut early, &grant).await?;
+        check(shared, client, asked, &grant, spoken, &mut early).await?;
+        let server = dialled(shared, client, asked, &grant, server, spoken).await?;
+        return pass(shared, client, &server, asked, spoken, early).await;
+    }
+    // Some servers speak first, so it is dialled before the client has said anything.
+    let server = match server {
+        Some(server) => server,
+        None => shared.dial(asked, &grant).await?,
+    };
+    let spoken = tokio::select! {
+        biased;
+        spoken = listen(client, &mut early, &grant) => spoken?,
+        // Neither TLS nor HTTP begins so.
+        _ = server.readable() => Spoken::Raw,
+        () = tokio::time::sleep(shared.budget.idle) => {
+            return Err(Refusal::broken(io::ErrorKind::TimedOut.into()));
+        }
+        () = shared.withdrawn(asked, Grant::is_raw) => return Err(Refusal::new(Why::Tightened, "")),
+    };
+    check(shared, client, asked, &grant, spoken, &mut early).await?;
+    pass(shared, client, &server, asked, spoken, early).await
+}
+
+async fn dialled(
+    shared: &Rc<Shared>,
+    client: &TcpStream,
+    asked: &Asked,
+    grant: &Grant,
+    server: Option<TcpStream>,
+    spoken: Spoken,
+) -> Result<TcpStream, Refusal> {
+    if let Some(server) = server {
+        return Ok(server);
+    }
+    let server = shared.dial(asked, grant).await;
+    if let (Err(refusal), Spoken::Http) = (&server, spoken) {
+        requests::say_no(client, "502 Bad Gateway", &refusal.words(asked)).await;
+    }
+    server
+}
+
+/// Reads until it is clear what is spoken. The client's end is as good as a word.
+async fn listen(client: &TcpStream, early: &mut Vec<u8>, grant: &Grant) -> Result<Spoken, Refusal> {
+    let until_clear = async {
+        loop {
+            if let Some(spoken) = spoken(early, grant) {
+                return Ok(spoken);
+            }
+            if read_some(client, early).await? == 0 {
+                return Ok::<_, io::Error>(Spoken::Raw);
+            }
+        }
+    };
+    if grant.is_raw() {
+        // It may wait for the server to speak, for as long as anybody may be idle.
+        return until_clear.await.map_err(Refusal::broken);
+    }
+    match tokio::time::timeout(FIRST_WORDS, until_clear).await {
+        Ok(spoken) => spoken.map_err(Refusal::broken),
+        Err(_) => Err(Refusal::new(Why::Protocol, "nothing was said")),
+    }
+}
+
+fn spoken(early: &[u8], grant: &Grant) -> Option<Spoken> {
+    if early.is_empty() {
+        return None;
+    }
+    if tls::is_tls(early) {
+        return Some(Spoken::Tls);
+    }
+    if !http::is_http(early) {
+        return Some(Spoken::Raw);
+    }
+    if http::is_undecided(early) {
+        return None;
+    }
+    if !grant.is_raw() {
+        return Some(Spoken::Http);
+    }
+    // Other protocols begin with a word in capitals too; the first line tells.
+    match early.iter().position(|one| *one == b'\n') {
+        Some(end) => {
+            let line = &early[..end];
+            let named = http::find(line, b" HTTP/").is_some();
+            Some(if named { Spoken::Http } else { Spoken::Raw })
+        }
+        None if early.len() > http::MAX_HEAD => Some(Spoken::Http), // which refuses it
+        None => None,
+    }
+}
+
+/// What can be said before a byte has passed.
+async fn check(
+    shared: &Rc<Shared>,
+    client: &TcpStream,
+    asked: &Asked,
+    grant: &Grant,
+    spoken: Spoken,
+    early: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    match spoken {
+        Spoken::Tls => {
+            let checked = check_hello(client, asked, grant, early).await;
+            if checked.is_err() {
+                // For its error message; the connection ends either way.
+                write_all(client, &ALERT).await.ok();
+            }
+            checked
+        }
+        Spoken::Http => requests::first(shared, client, asked, early).await,
+        Spoken::Raw if grant.is_raw() => Ok(()),
+        Spoken::Raw if early.is_empty() => {
+            Err(Refusal::broken(io::ErrorKind::UnexpectedEof.into()))
+        }
+        Spoken::Raw => Err(Refusal::new(Why::Protocol, "neither TLS nor HTTP")),
+    }
+}
+
+async fn check_hello(
+    client: &TcpStream,
+    asked: &Asked,
+    grant: &Grant,
+    early: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let whole = async {
+        loop {
+            match tls::read_hello(early) {
+                tls::Read::Whole(hello) => return Ok(hello),
+                tls::Read::Wrong => return Err(Refusal::new(Why::Protocol, "a TLS handshake")),
+                tls::Read::Part => {}
+            }
+            if read_some(client, early).await.map_err(Refusal::broken)? == 0 {
+                return Err(Refusal::broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    };
+    let hello = match tokio::time::timeout(FIRST_WORDS, whole).await {
+        Ok(hello) => hello?,
+        Err(_) => return Err(Refusal::new(Why::Protocol, "a TLS handshake that does not end")),
+    };
+    if hello.hidden {
+        return Err(Refusal::new(Why::Sni, "an encrypted name"));
+    }
+    match (&asked.target, &hello.name) {
+        (Target::Name(name), Some(said)) if names::name(said).as_ref() == Some(name) => {}
+        (Target::Address(_), None) => {}
+        (_, Some(said)) => return Err(Refusal::new(Why::Sni, said)),
+        (Target::Name(_), None) => return Err(Refusal::new(Why::Sni, "no name")),
+    }
+    if grant.allows_tls() {
+        return Ok(());
+    }
+    Err(Refusal::new(Why::Protocol, "TLS, inside which methods and paths cannot be seen"))
+}
+
+/// From here on bytes pass: until both sides have ended, it was idle for too long, or it is no longer allowed.
+async fn pass(
+    shared: &Rc<Shared>,
+    client: &TcpStream,
+    server: &TcpStream,
+    asked: &Asked,
+    spoken: Spoken,
+    early: Vec<u8>,
+) -> Result<(), Refusal> {
+    let line = shared.ledger.reach(&asked.target.to_string(), asked.port);
+    let meter = Meter::new(shared, line);
+    let carried = async {
+        if spoken == Spoken::Http {
+            return requests::serve(shared, client, server, asked, early, &meter).await;
+        }
+        let sent = send(server, &early, &meter, Way::Out).await;
+        drop(early);
+        sent.map_err(Refusal::broken)?;
+        relay(client, server, &meter).await.map_err(Refusal::broken)
+    };
+    tokio::select! {
+        ended = carried => ended,
+        () = meter.idle(shared.budget.idle) => Err(Refusal::broken(io::ErrorKind::TimedOut.into())),
+        () = shared.withdrawn(asked, spoken_needs(spoken)) => Err(Refusal::new(Why::Tightened, "")),
+    }
+}
+
+/// What a grant must go on to have.
+fn spoken_needs(spoken: Spoken) -> fn(&Grant) -> bool {
+    match spoken {
+        Spoken::Tls => Grant::allows_tls,
+        Spoken::Http => |_| true, // each request is looked at
+        Spoken::Raw => Grant::is_raw,
+    }
+}

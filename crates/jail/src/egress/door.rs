@@ -1,0 +1,318 @@
+//! The egress process as its keeper sees it: started, read back, heard, started again, ended.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use belljar_sys::process::{Child, SingleThreaded};
+use belljar_sys::{Errno, Result, fd, net, spawn};
+use rustix::event::{PollFd, PollFlags};
+
+use super::listeners::{self, Listeners, Network};
+use super::{Bid, EGRESS_ROLE, EgressPlan, Reached, Refused, Told, Why};
+use crate::keeper::wait;
+use crate::layer::{Check, Layer};
+use crate::notify::now_ms;
+use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, control_pair, sealed_memory};
+
+/// How long it may take to lock itself down.
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to say its last.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
+/// Messages taken at one look, so that nobody else waits for them.
+const MAX_AT_ONCE: usize = 32;
+/// It is started again so often; then the way out stays shut.
+const MAX_RESTARTS: u32 = 16;
+/// Hosts of the ledger; what is beyond them is one line of it.
+const MAX_LEDGER: usize = 1024;
+/// The name of that line.
+const OTHERS: &str = "(others)";
+
+/// A sandbox's way out.
+#[derive(Debug)]
+pub(crate) struct Door {
+    plan: EgressPlan,
+    network: Network,
+    listeners: Listeners,
+    process: Option<Process>,
+    restarts: u32,
+    /// What earlier processes told of.
+    before: Vec<Reached>,
+    now: Vec<Reached>,
+    /// Refusals are numbered on from process to process.
+    numbers: (u32, u32),
+}
+
+/// One egress process. Ended when dropped.
+#[derive(Debug)]
+struct Process {
+    // Dropped first: to it a closed socket means the end.
+    socket: OwnedFd,
+    child: Option<Child>,
+}
+
+impl Process {
+    fn start() -> Result<Self> {
+        let (socket, theirs) = control_pair()?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let own = Path::new("/proc/self/exe");
+        let child = spawn::with_socket(own, &[EGRESS_ROLE], theirs);
+        Ok(Self { socket, child: Some(child.map_err(|_| Errno::NOEXEC)?) })
+    }
+
+    fn id(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            child.kill();
+            child.wait();
+        }
+    }
+}
+
+/// A way out whose process was started before the sandbox stands, so that both happen at once.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    plan: EgressPlan,
+    process: Process,
+}
+
+impl Exit {
+    pub(crate) fn start(plan: EgressPlan) -> Result<Self> {
+        Ok(Self { plan, process: Process::start()? })
+    }
+
+    /// Makes the listeners in the sandbox's network and hands them over.
+    pub(crate) fn open(self, single: &SingleThreaded, namespaces: &Namespaces) -> Result<Door> {
+        let network = Network::of(namespaces)?;
+        let listeners = listeners::open(single, &network, &self.plan, None)?;
+        let door = Door {
+            plan: self.plan,
+            network,
+            listeners,
+            process: Some(self.process),
+            restarts: 0,
+            before: Vec::new(),
+            now: Vec::new(),
+            numbers: (0, 0),
+        };
+        door.hand_over(&door.listeners)?;
+        Ok(door)
+    }
+}
+
+impl Door {
+    /// Tells the process the plan, and gives it these listeners.
+    fn hand_over(&self, listeners: &Listeners) -> Result<()> {
+        let process = self.process.as_ref().ok_or(Errno::CHILD)?;
+        let json = serde_json::to_vec(&self.plan).map_err(|_| Errno::PROTO)?;
+        let memory = sealed_memory("egress", &json).map_err(|_| Errno::NOMEM)?;
+        let bid = Bid::Serve { listeners: listeners.iter().map(|(kind, _)| *kind).collect() };
+        let word = serde_json::to_vec(&bid).map_err(|_| Errno::PROTO)?;
+        let mut fds = vec![memory.as_fd()];
+        fds.extend(listeners.iter().map(|(_, socket)| socket.as_fd()));
+        fd::send(&process.socket, &word, &fds)
+    }
+
+    /// Another policy, at once: the process cuts what it no longer allows.
+    pub(crate) fn change(&mut self, single: &SingleThreaded, plan: EgressPlan) -> Result<()> {
+        let new = listeners::open(single, &self.network, &plan, Some(&self.plan))?;
+        self.plan = EgressPlan { rules: plan.rules, ..self.plan.clone() };
+        self.hand_over(&new)?;
+        self.listeners.extend(new);
+        Ok(())
+    }
+
+    pub(crate) fn plan(&self) -> &EgressPlan {
+        &self.plan
+    }
+
+    /// Waits until it is locked down, and looks whether it is.
+    pub(crate) fn verify(&mut self, network: u64) -> Check {
+        let deadline = Instant::now() + READY_LIMIT;
+        let ready = loop {
+            match self.receive() {
+                Ok(Some(Told::Ready)) => break true,
+                Ok(Some(_)) => {}
+                Err(Errno::AGAIN) if Instant::now() < deadline => {
+                    self.pause(deadline);
+                }
+                Ok(None) | Err(_) => break false,
+            }
+        };
+        self.check(ready, network)
+    }
+
+    fn pause(&self, deadline: Instant) {
+        if let Some(process) = &self.process {
+            let mut fds = [PollFd::new(&process.socket, PollFlags::IN)];
+            // What came of it shows at the next look.
+            wait(&mut fds, deadline.saturating_duration_since(Instant::now())).ok();
+        }
+    }
+
+    /// What the kernel says of the process and of its listeners.
+    fn check(&self, ready: bool, network: u64) -> Check {
+        let pid = self.process.as_ref().map_or(0, Process::id);
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let fields: HashMap<&str, &str> = status
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(key, value)| (key, value.trim()))
+            .collect();
+        let field = |key: &str| fields.get(key).copied().unwrap_or("");
+        let none = |key: &str| !field(key).is_empty() && field(key).bytes().all(|one| one == b'0');
+        let confined = field("NoNewPrivs") == "1" && field("Seccomp") == "2" && none("CapEff");
+        let uid = self.plan.ids.map(|(uid, _)| uid.to_string());
+        let own = uid.is_none_or(|uid| field("Uid").split_whitespace().all(|one| one == uid));
+        let inside = self.listeners.iter().all(|(_, socket)| {
+            let namespace = net::namespace_of(socket);
+            let number = namespace.and_then(rustix::fs::fstat).map_or(0, |stat| stat.st_ino);
+            number == network && network != 0
+        });
+        let mechanism = format!(
+            "{} listeners in its network, {} rules; their process has no privileges, no files, and a \
+             filter",
+            self.listeners.len(),
+            self.plan.rules.len()
+        );
+        Check { name: Layer::Egress, mechanism, verified: ready && confined && own && inside }
+    }
+
+    /// What is waited for.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(|process| process.socket.as_fd())
+    }
+
+    /// Hears what it has to tell; starts it again if it has crashed.
+    pub(crate) fn attend(&mut self) -> Vec<Told> {
+        let mut told = Vec::new();
+        for _ in 0..MAX_AT_ONCE {
+            match self.receive() {
+                Ok(Some(one)) => told.push(self.take(one)),
+                Err(Errno::AGAIN) => break,
+                Ok(None) | Err(_) => {
+                    told.push(self.restart());
+                    break;
+                }
+            }
+        }
+        told.retain(|one| *one != Told::Ready);
+        told
+    }
+
+    /// One message; `None` when there will be no more. What cannot be understood is as good as a crash.
+    fn receive(&self) -> Result<Option<Told>> {
+        let process = self.process.as_ref().ok_or(Errno::CHILD)?;
+        let mut bytes = vec![0; MAX_MESSAGE_BYTES];
+        let received = fd::receive(&process.socket, &mut bytes)?;
+        Ok(serde_json::from_slice(&bytes[..received.length]).ok())
+    }
+
+    /// With what earlier processes told.
+    fn take(&mut self, told: Told) -> Told {
+        match told {
+            Told::Ready => Told::Ready,
+            Told::Refused(mut one) => {
+                one.number = one.number.saturating_add(self.numbers.0);
+                self.numbers.1 = self.numbers.1.max(one.number.saturating_add(1));
+                Told::Refused(one)
+            }
+            Told::Reached(some) => {
+                let lines: Vec<Reached> = some
+                    .into_iter()
+                    .map(|one| {
+                        note(&mut self.now, one.clone());
+                        let before = self.before.iter().find(|known| is_same(known, &one));
+                        before.map_or(one.clone(), |before| sum(before, &one))
+                    })
+                    .collect();
+                Told::Reached(lines)
+            }
+        }
+    }
+
+    /// It has crashed: everything it carried is cut, and another takes its place.
+    fn restart(&mut self) -> Told {
+        self.process = None;
+        for line in std::mem::take(&mut self.now) {
+            match self.before.iter_mut().find(|known| is_same(known, &line)) {
+                Some(known) => *known = sum(known, &line),
+                None => self.before.push(line),
+            }
+        }
+        self.restarts += 1;
+        if self.restarts <= MAX_RESTARTS {
+            self.process = Process::start().ok();
+            if self.hand_over(&self.listeners).is_err() {
+                self.process = None;
+            }
+        }
+        if self.process.is_none() {
+            self.listeners.clear(); // refused at once, rather than never answered
+        }
+        self.numbers.0 = self.numbers.1 + 1;
+        self.numbers.1 = self.numbers.0;
+        Told::Refused(Refused {
+            time_ms: now_ms(),
+            number: self.numbers.0 - 1,
+            host: String::new(),
+            port: 0,
+            why: Why::Crashed,
+            detail: String::new(),
+            count: 1,
+        })
+    }
+
+    /// Lets it say its last.
+    pub(crate) fn finish(&mut self) -> Vec<Told> {
+        let mut told = Vec::new();
+        let Some(process) = &self.process else { return told };
+        let word = serde_json::to_vec(&Bid::Finish).unwrap_or_default();
+        if fd::send(&process.socket, &word, &[]).is_err() {
+            return told;
+        }
+        let deadline = Instant::now() + FINISH_LIMIT;
+        loop {
+            match self.receive() {
+                Ok(Some(one)) => told.push(self.take(one)),
+                Err(Errno::AGAIN) if Instant::now() < deadline => self.pause(deadline),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.process = None;
+        told.retain(|one| *one != Told::Ready);
+        told
+    }
+}
+
+fn is_same(one: &Reached, other: &Reached) -> bool {
+    (&one.host, one.port) == (&other.host, other.port)
+}
+
+fn sum(one: &Reached, other: &Reached) -> Reached {
+    Reached {
+        host: one.host.clone(),
+        port: one.port,
+        connections: one.connections.saturating_add(other.connections),
+        sent_bytes: one.sent_bytes.saturating_add(other.sent_bytes),
+        received_bytes: one.received_bytes.saturating_add(other.received_bytes),
+    }
+}
+
+/// Keeps the newest numbers of a line.
+pub(crate) fn note(ledger: &mut Vec<Reached>, line: Reached) {
+    match ledger.iter().position(|known| is_same(known, &line)) {
+        Some(place) => ledger[place] = line,
+        None if ledger.len() < MAX_LEDGER => ledger.push(line),
+        None => match ledger.iter_mut().find(|known| known.host == OTHERS) {
+            Some(others) => *others = sum(others, &line),
+            None => ledger.push(Reached { host: OTHERS.to_owned(), port: 0, ..line }),
+        },
+    }
+}

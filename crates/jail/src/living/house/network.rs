@@ -1,0 +1,126 @@
+//! The way out of a living sandbox: opened with it or later, changed while it lives.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use belljar_sys::process::SingleThreaded;
+use belljar_sys::{Errno, Result};
+
+use super::House;
+use crate::egress::{Door, EgressPlan, Exit, Reached, Refused, Told, note};
+use crate::layer::Check;
+use crate::living::talk::NetworkState;
+use crate::report::{At, Failed, Step, Stopped};
+use crate::wire::{Namespaces, sealed_memory};
+
+/// Refusals that are kept: the latest of each kind.
+const MAX_REFUSED: usize = 512;
+
+/// What a sandbox has of a network.
+#[derive(Debug)]
+pub(crate) struct Network {
+    namespaces: Namespaces,
+    /// To be opened with the sandbox.
+    wanted: Option<EgressPlan>,
+    door: Option<Door>,
+    refused: Vec<Refused>,
+    reached: Vec<Reached>,
+}
+
+impl Network {
+    pub(super) fn new(namespaces: Namespaces, wanted: Option<EgressPlan>) -> Self {
+        Self { namespaces, wanted, door: None, refused: Vec::new(), reached: Vec::new() }
+    }
+
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.door.as_ref().and_then(Door::descriptor)
+    }
+
+    /// Hears what the egress process tells.
+    pub(super) fn attend(&mut self) {
+        let told = self.door.as_mut().map(Door::attend).unwrap_or_default();
+        told.into_iter().for_each(|one| self.take(one));
+    }
+
+    /// With the last that it has to tell.
+    pub(super) fn shut(&mut self) {
+        let told = self.door.as_mut().map(Door::finish).unwrap_or_default();
+        self.door = None;
+        told.into_iter().for_each(|one| self.take(one));
+    }
+
+    fn take(&mut self, told: Told) {
+        match told {
+            Told::Ready => {}
+            Told::Reached(lines) => {
+                lines.into_iter().for_each(|line| note(&mut self.reached, line))
+            }
+            Told::Refused(one) => {
+                match self.refused.iter_mut().find(|known| known.number == one.number) {
+                    Some(known) => *known = one,
+                    None => {
+                        if self.refused.len() >= MAX_REFUSED {
+                            self.refused.remove(0);
+                        }
+                        self.refused.push(one);
+                    }
+                }
+            }
+        }
+    }
+
+    fn number(&self) -> u64 {
+        let net = self.namespaces.rest.iter().find(|one| one.1 == belljar_sys::process::NEW_NET);
+        net.and_then(|(fd, _)| rustix::fs::fstat(fd).ok()).map_or(0, |stat| stat.st_ino)
+    }
+
+    fn open(&mut self, plan: EgressPlan) -> Result<Check> {
+        let single = SingleThreaded::prove()?;
+        let mut door = Exit::start(plan)?.open(&single, &self.namespaces)?;
+        let check = door.verify(self.number());
+        self.door = check.verified.then_some(door);
+        Ok(check)
+    }
+
+    /// Another policy: from now on, for what is open too.
+    fn change(&mut self, plan: EgressPlan) -> Result<()> {
+        match &mut self.door {
+            Some(door) => door.change(&SingleThreaded::prove()?, plan),
+            None if plan.rules.is_empty() => Ok(()),
+            None => match self.open(plan)?.verified {
+                true => Ok(()),
+                false => Err(Errno::PERM),
+            },
+        }
+    }
+
+    /// In a file of memory: it may be long.
+    fn state(&mut self) -> Result<OwnedFd> {
+        self.attend();
+        let rules = self.door.as_ref().map(|door| door.plan().rules.clone()).unwrap_or_default();
+        let (refused, reached) = (self.refused.clone(), self.reached.clone());
+        let state = NetworkState { rules, refused, reached };
+        let json = serde_json::to_vec(&state).map_err(|_| Errno::PROTO)?;
+        sealed_memory("network", &json).map_err(|_| Errno::NOMEM)
+    }
+}
+
+impl House {
+    /// Opens the way out, where the plan has one; what was found of it.
+    pub(crate) fn open_door(&mut self) -> std::result::Result<Option<Check>, Failed> {
+        let Some(plan) = self.network.wanted.take() else { return Ok(None) };
+        let check = self.network.open(plan).at(Step::Egress)?;
+        if check.verified {
+            return Ok(Some(check));
+        }
+        let stopped = Stopped::new(Step::ReadBack, Errno::PERM);
+        Err(Failed { stopped, checks: vec![check] })
+    }
+
+    pub(super) fn change_network(&mut self, plan: EgressPlan) -> Result<()> {
+        self.network.change(plan)
+    }
+
+    pub(super) fn network_state(&mut self) -> Result<OwnedFd> {
+        self.network.state()
+    }
+}

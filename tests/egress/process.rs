@@ -1,0 +1,109 @@
+//! The egress process itself: confined, and started again when it is killed.
+
+use belljar_tests::{Sandbox, children, is_root, wait_for, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::rig::{Web, World};
+
+const WAIT: &str = "
+import sys, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def get():
+    try: return opener.open(sys.argv[1], timeout=20).status
+    except Exception as error: return 'refused'
+print(get(), flush=True)
+for line in sys.stdin: print(get(), flush=True)";
+
+/// The egress process among the descendants of a process.
+fn egress_of(pid: u32) -> Option<u32> {
+    let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let below = children(pid);
+    below
+        .iter()
+        .copied()
+        .find(|pid| name(*pid).trim() == "belljar-egress")
+        .or_else(|| below.into_iter().find_map(egress_of))
+}
+
+fn status(pid: u32, field: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+    line.trim_start_matches(':').trim().to_owned()
+}
+
+fn started(world: &World, web: &Web) -> belljar_tests::Running {
+    let sandbox: Sandbox = world.sandbox(&["a.test"], &[web.port]);
+    sandbox
+        .with(["--stdin", "-"])
+        .args([format!("http://a.test:{}/", web.port)])
+        .start("python", WAIT)
+}
+
+#[test]
+fn egress_process_has_no_privileges_no_files_and_a_filter() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let code = "import time, urllib.request, sys\nopener = urllib.request.build_opener(urllib.request.ProxyHandler({}))\nprint(opener.open(sys.argv[1]).status, flush=True)\ntime.sleep(60)";
+    let sandbox = world.sandbox(&["a.test"], &[web.port]);
+    let mut running = sandbox.args([format!("http://a.test:{}/", web.port)]).start("python", code);
+    assert_eq!(running.read_line().trim(), "200");
+    let egress = wait_for("the egress process", || egress_of(running.id()));
+    assert_eq!(status(egress, "NoNewPrivs"), "1");
+    assert_eq!(status(egress, "Seccomp"), "2");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        let bits = status(egress, set);
+        assert!(
+            bits.bytes().all(|one| one == b'0') || set == "CapBnd" && !is_root(),
+            "{set} {bits}"
+        );
+    }
+    let uid: u32 = status(egress, "Uid")
+        .split_whitespace()
+        .next()
+        .and_then(|one| one.parse().ok())
+        .expect("a uid");
+    let own = rustix::process::getuid().as_raw();
+    assert!(if is_root() { uid > 0x7000_0000 } else { uid == own }, "{uid}");
+    running.signal(Signal::TERM);
+    running.wait();
+    wait_until("it is gone", || !std::path::Path::new(&format!("/proc/{egress}")).exists());
+}
+
+#[test]
+fn killed_egress_process_fails_closed_and_another_takes_its_place() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let code = "
+import sys, time, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def get():
+    try: return opener.open(sys.argv[1], timeout=20).status
+    except Exception: return 0
+print(get(), flush=True)
+end = time.time() + 60
+while time.time() < end:
+    if get() == 200: print('again', flush=True)
+    time.sleep(0.05)";
+    let sandbox = world.sandbox(&["a.test"], &[web.port]).with(["--timeout", "60s"]);
+    let mut running = sandbox.args([format!("http://a.test:{}/", web.port)]).start("python", code);
+    assert_eq!(running.read_line().trim(), "200");
+    let first = wait_for("the egress process", || egress_of(running.id()));
+    let pid = Pid::from_raw(first.cast_signed()).expect("a process");
+    kill_process(pid, Signal::KILL).expect("it is ours to kill");
+    let second =
+        wait_for("the egress process", || egress_of(running.id()).filter(|pid| *pid != first));
+    assert_ne!(first, second);
+    let before = web.requests().len();
+    wait_until("the second one serves", || web.requests().len() > before + 1);
+    running.signal(Signal::TERM);
+    running.wait();
+}
+
+#[test]
+fn nothing_is_left_when_the_keeper_is_killed() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let mut running = started(&world, &web);
+    assert_eq!(running.read_line().trim(), "200");
+    let egress = wait_for("the egress process", || egress_of(running.id()));
+    running.signal(Signal::KILL);
+    running.wait();
+    wait_until("it is gone", || !std::path::Path::new(&format!("/proc/{egress}")).exists());
+}
