@@ -76,7 +76,7 @@ fn wrong_egress_is_told_by_field_and_fix() {
         ("*", "every host"),
         ("@nowhere", "@nowhere"),
         ("a.test:x", "is not a port"),
-        ("a.test:53", "its own"),
+        ("a.test:53", "sandbox's own"),
     ] {
         let ended = Sandbox::standard().alone().with(["--egress", entry]).plain("python", "1");
         let told = String::from_utf8_lossy(&ended.stderr).into_owned();

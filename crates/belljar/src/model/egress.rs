@@ -350,7 +350,7 @@ mod tests {
             ("*.com", "top-level"),
             ("example.com:0", "port"),
             ("example.com:http", "port"),
-            ("example.com:53", "its own"),
+            ("example.com:53", "sandbox's own"),
             ("exa mple.com", "host name"),
             ("127.1", "host name"),
             ("a*.example.com", "host name"),
