@@ -64,7 +64,10 @@ pub enum Protocol {
 /// What was reached at one host and port, as [`belljar_jail::egress::Reached`] is told.
 #[derive(JsonSchema)]
 #[schemars(rename = "Reached")]
-#[expect(dead_code, reason = "only its shape is used: the crate that has the type knows no schemas")]
+#[expect(
+    dead_code,
+    reason = "only its shape is used: the crate that has the type knows no schemas"
+)]
 pub(crate) struct ReachedShape {
     host: String,
     port: u16,
