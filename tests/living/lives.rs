@@ -175,13 +175,17 @@ impl Model {
                 Some(format!("rm -r {path}"))
             }
             (4, Some(node)) => self.rename(chance, path, &node),
-            (5, Some(Node::File { mode, text, number })) if !self.is_shared(number) => {
+            (5, None) => {
+                // Both names at once: an overlay does not tell that a copy of what is below has two.
                 let to = PATHS[chance.below(PATHS.len())];
-                if self.now.contains_key(to) || !self.may_hold(to) {
+                if to == path || self.now.contains_key(to) || !self.may_hold(to) {
                     return None;
                 }
-                self.now.insert(to.to_owned(), Node::File { mode, text, number });
-                Some(format!("ln {path} {to}"))
+                let (mode, text) = ("644".to_owned(), format!("t{number}"));
+                let node = Node::File { mode, text, number };
+                self.now.insert(path.to_owned(), node.clone());
+                self.now.insert(to.to_owned(), node);
+                Some(format!("echo t{number} > {path}; ln {path} {to}"))
             }
             (6, None) => {
                 self.now.insert(path.to_owned(), Node::Link("../nowhere".to_owned()));

@@ -10,7 +10,7 @@ use crate::shell;
 /// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
 pub(crate) type Package = (&'static str, &'static str);
 
-const NEEDED: [Package; 17] = [
+const NEEDED: [Package; 18] = [
     ("python3", "/usr/bin/python3"),
     // Not what programs need: the one module that keeps a random state which is not Python's.
     ("python3-numpy", "/usr/lib/python3/dist-packages/numpy/__init__.py"),
@@ -24,6 +24,7 @@ const NEEDED: [Package; 17] = [
     ("sqlite3", "/usr/bin/sqlite3"),
     ("nodejs", "/usr/bin/node"),
     ("strace", "/usr/bin/strace"),
+    ("binutils", "/usr/bin/strip"),
     // Makes the certificates of the endpoints that tests talk to.
     ("openssl", "/usr/bin/openssl"),
     ("dbus", "/usr/bin/dbus-daemon"),

@@ -201,6 +201,8 @@ impl Stage {
         let mut stage = Self { directory, belljar: PathBuf::new(), suites: BTreeMap::new() };
         fs::set_permissions(&stage.directory, fs::Permissions::from_mode(0o755))?;
         stage.belljar = stage.add(&belljar, "belljar")?;
+        // The attackers are this binary, copied into sandboxes: with what a debugger wants it would not fit their disk.
+        shell::run(shell::command("strip").arg("--strip-debug").arg(&stage.belljar))?;
         for artifact in &built {
             let path = stage.add(&artifact.path, &artifact.name)?;
             if artifact.is_suite {
