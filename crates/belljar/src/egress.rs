@@ -202,7 +202,7 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join(format!("{}.toml", crate::execution_id::new_id().unwrap()));
         std::fs::write(&path, text).unwrap();
-        let loaded = Network::default().load(&[path.clone()]);
+        let loaded = Network::default().load(std::slice::from_ref(&path));
         std::fs::remove_file(path).unwrap();
         loaded
     }

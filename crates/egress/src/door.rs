@@ -53,10 +53,10 @@ impl Refusal {
     /// Nobody refused anything: one side has gone, or was idle for too long. A budget that is used up is refused.
     #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
     pub(crate) fn broken(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::QuotaExceeded => Self::new(Why::Budget, "bytes"),
-            _ => Self { why: None, detail: String::new() },
+        if error.kind() == io::ErrorKind::QuotaExceeded {
+            return Self::new(Why::Budget, "bytes");
         }
+        Self { why: None, detail: String::new() }
     }
 
     pub(crate) fn is_broken(&self) -> bool {

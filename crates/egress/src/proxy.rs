@@ -171,13 +171,8 @@ fn socks_target(bytes: &[u8]) -> Option<Result<(Asked, usize), u8>> {
     }
     let rest = &bytes[4..];
     let (target, length) = match kind {
-        1 => {
-            (Some(IpAddr::from(Ipv4Addr::from(*rest.first_chunk::<4>()?))).map(Target::Address), 4)
-        }
-        4 => (
-            Some(IpAddr::from(Ipv6Addr::from(*rest.first_chunk::<16>()?))).map(Target::Address),
-            16,
-        ),
+        1 => (Some(Target::Address(IpAddr::from(Ipv4Addr::from(*rest.first_chunk::<4>()?)))), 4),
+        4 => (Some(Target::Address(IpAddr::from(Ipv6Addr::from(*rest.first_chunk::<16>()?)))), 16),
         3 => {
             let length = usize::from(*rest.first()?);
             let name = std::str::from_utf8(rest.get(1..=length)?).ok();

@@ -327,11 +327,10 @@ impl Applied {
         &'a self,
         which: impl Fn(&'a Limiters) -> Option<&'a Limiter> + 'a,
     ) -> impl Iterator<Item = (&'a str, &'a Limiter)> {
-        let found = self.names.iter().filter_map(move |(name, _)| {
+        self.names.iter().filter_map(move |(name, _)| {
             let limiter = which(self.loaded.limiters.get(name)?)?;
             Some((name.as_str(), limiter))
-        });
-        found
+        })
     }
 }
 

@@ -118,10 +118,8 @@ pub(super) struct Word(pub(super) String);
 
 impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match serde_json::Value::deserialize(deserializer)? {
-            serde_json::Value::String(text) => Ok(Self(text)),
-            other => Ok(Self(other.to_string())),
-        }
+        let value = serde_json::Value::deserialize(deserializer)?;
+        Ok(Self(value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)))
     }
 }
 

@@ -134,10 +134,12 @@ impl Terminal {
     async fn tell(&mut self, event: ExecEvent) -> bool {
         let message = match event {
             ExecEvent::Output { data, .. } => Message::Binary(data.0.into()),
-            event => match serde_json::to_string(&event) {
-                Ok(text) => Message::Text(text.into()),
-                Err(_) => return true,
-            },
+            event @ (ExecEvent::Started { .. } | ExecEvent::Gap { .. } | ExecEvent::Ended(_)) => {
+                match serde_json::to_string(&event) {
+                    Ok(text) => Message::Text(text.into()),
+                    Err(_) => return true,
+                }
+            }
         };
         self.socket.send(message).await.is_ok()
     }

@@ -104,20 +104,8 @@ impl House {
                 }
             },
             Ask::Hide => self.hide(fds.into_iter().next()),
-            Ask::Egress => match fds.first().map(read_memory).transpose() {
-                Ok(Some(plan)) => match self.change_network(plan) {
-                    Ok(()) => Answer::Done,
-                    Err(errno) => cannot("change what may be reached", errno),
-                },
-                Ok(None) | Err(_) => refuse(Refusal::Wrong, "no policy came with it"),
-            },
-            Ask::Network => match self.network_state() {
-                Ok(state) => {
-                    self.clients.as_mut()?.answer(to, Answer::Done, &[state.as_fd()]);
-                    return None;
-                }
-                Err(errno) => cannot("say what was reached", errno),
-            },
+            Ask::Egress => self.reach(fds.first()),
+            Ask::Network => return self.tell_network(to),
             Ask::Thaw | Ask::Touch => Answer::Done,
             Ask::Rename { name } => match self.init.rename(&name) {
                 Ok(()) => Answer::Done,
@@ -134,6 +122,27 @@ impl House {
                 return None;
             }
         })
+    }
+
+    /// Has another policy hold for its network.
+    fn reach(&mut self, plan: Option<&OwnedFd>) -> Answer {
+        match plan.map(read_memory).transpose() {
+            Ok(Some(plan)) => match self.change_network(plan) {
+                Ok(()) => Answer::Done,
+                Err(errno) => cannot("change what may be reached", errno),
+            },
+            Ok(None) | Err(_) => refuse(Refusal::Wrong, "no policy came with it"),
+        }
+    }
+
+    fn tell_network(&mut self, to: (u64, u64)) -> Answered {
+        match self.network_state() {
+            Ok(state) => {
+                self.clients.as_mut()?.answer(to, Answer::Done, &[state.as_fd()]);
+                None
+            }
+            Err(errno) => Some(cannot("say what was reached", errno)),
+        }
     }
 
     fn running(&mut self, id: &str) -> Option<&mut Exec> {
