@@ -93,6 +93,39 @@ fn sandboxes_are_governed_too() {
 }
 
 #[test]
+fn hosts_and_secrets_are_for_keys_whose_rules_list_them() {
+    let (server, key) = governed("[keys.ci]\nlanguages = [\"python\"]\n");
+    let run = |rest: Value| {
+        let mut asked = json!({ "language": "python", "code": "print(1)" });
+        asked.as_object_mut().unwrap().append(&mut rest.as_object().unwrap().clone());
+        server.as_key(&key, "POST", "/v1/runs", &asked)
+    };
+    // Nothing that no rule names: what the owner may have is not a tenant's.
+    for (field, asked) in [
+        ("egress", json!({ "egress": ["api.example.com"] })),
+        ("secrets", json!({ "secrets": ["api-key"] })),
+    ] {
+        let told = run(asked.clone());
+        assert_eq!((told.status, &told.json()["field"]), (400, &json!(field)), "{told:?}");
+        let told = server.as_key(&key, "POST", "/v1/sandboxes", &asked);
+        assert_eq!((told.status, &told.json()["field"]), (400, &json!(field)), "{told:?}");
+    }
+    let (server, key) = governed("[keys.ci]\negress = [\"api.example.com\"]\nsecrets = [\"a\"]\n");
+    let make = |request: &Value| server.as_key(&key, "POST", "/v1/sandboxes", request);
+    refused(&make(&json!({ "egress": ["else.example"] })), "keys.ci.egress", "egress");
+    refused(&make(&json!({ "egress": ["api.example.com:22"] })), "keys.ci.egress", "egress");
+    refused(&make(&json!({ "secrets": ["b"] })), "keys.ci.secrets", "secrets");
+    let made = make(&json!({ "name": "a", "egress": ["api.example.com"] }));
+    assert_eq!(made.status, 201, "{made:?}");
+    let widened = json!({ "egress": ["else.example"] });
+    let told = server.as_key(&key, "POST", "/v1/sandboxes/a/egress", &widened);
+    refused(&told, "keys.ci.egress", "egress");
+    let none = json!({ "egress": [] });
+    let told = server.as_key(&key, "POST", "/v1/sandboxes/a/egress", &none);
+    assert_eq!(told.status, 200, "{told:?}");
+}
+
+#[test]
 fn workspaces_of_the_host_are_for_keys_whose_rules_list_them() {
     let shared = TempDir::new();
     shared.file("data", "from the host");

@@ -78,6 +78,8 @@ impl Network {
             let text = match std::fs::read_to_string(path) {
                 Ok(text) => text,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                // Somebody else's home, as HOME still says after a change of user: whether there is one we cannot know.
+                Err(_) if path.metadata().is_err() => continue,
                 Err(error) => return Err(wrong(error.to_string())),
             };
             let Settings { network, egress } =

@@ -67,6 +67,10 @@ pub(crate) fn may_be_dialled(address: IpAddr, named: &[Range]) -> bool {
 
 /// Whether it is this host's own: the kernel would then send from the address to itself. Nothing is sent to find out.
 fn is_own(address: IpAddr) -> bool {
+    // All of that range is this host, though only its first address is a source.
+    if address.is_loopback() {
+        return true;
+    }
     let any: SocketAddr = match address {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),

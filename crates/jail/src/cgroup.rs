@@ -10,9 +10,9 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::plan::{Cgroup, CgroupVersion, Controller, Hierarchy, Knob, Place};
 
-/// A cgroup stays busy for a moment after its last process was reaped; this many short waits are
-/// plenty, and after that the next sweep takes it.
-const REMOVE_ATTEMPTS: usize = 200;
+/// A cgroup stays busy for a moment after its last process was reaped, and longer where a tracer has not heard yet; this
+/// many short waits are plenty, and after that the next sweep takes it.
+const REMOVE_ATTEMPTS: usize = 600;
 const REMOVE_PAUSE_MS: i64 = 5;
 /// The longest file of a cgroup that is read; the kernel writes no more at once.
 const FILE_BYTES: usize = 4 << 10;

@@ -12,10 +12,13 @@ use crate::{Errno, check};
 
 /// From linux/loop.h.
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const LOOP_CTL_ADD: libc::Ioctl = 0x4C80;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 /// Another process may take the free number first; so many times we ask again.
 const MAX_TRIES: usize = 64;
+/// Every so many times we ask for a new number instead.
+const NEW_EVERY: usize = 16;
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 const MAJOR: u32 = 7;
 
@@ -57,10 +60,15 @@ pub struct LoopDevice {
 impl LoopDevice {
     pub fn over(file: impl AsFd) -> io::Result<Self> {
         let control = open("/dev/loop-control")?;
-        for _ in 0..MAX_TRIES {
-            // SAFETY: this request takes no argument.
-            let number =
-                check(i64::from(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }))?;
+        for tried in 0..MAX_TRIES {
+            let number = if tried % NEW_EVERY == NEW_EVERY - 1 {
+                // A number can be free by its state and still be held by who let go of it: take one that nobody had.
+                // SAFETY: this request takes a number; below zero the kernel chooses it.
+                check(i64::from(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_ADD, -1_i64) }))?
+            } else {
+                // SAFETY: this request takes no argument.
+                check(i64::from(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }))?
+            };
             let path = PathBuf::from(format!("/dev/loop{number}"));
             provide_node(&path, number)?;
             let device = open(&path)?;

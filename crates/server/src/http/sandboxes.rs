@@ -264,8 +264,8 @@ async fn set_egress(
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<SandboxInfo> {
-    let asked: EgressChange = body::json(request).await?;
     let labels = sandboxes.info(&name).await.map_err(told)?.labels;
+    let asked: EgressChange = body::json(request).await?;
     server.policy.of(&principal, &labels).check_egress("egress", &asked.egress)?;
     sandboxes.set_egress(&name, asked.egress).await.map(axum::Json).map_err(told)
 }

@@ -314,9 +314,10 @@ async fn input(
 ) -> Result<StatusCode, Problem> {
     let asked: Input = question(&request)?;
     let bytes = body::bytes(request).await?;
-    // Also where there is nothing to write: what is not there is told.
-    sandboxes.exec_info(&name, &id).await.map_err(told)?;
-    if !bytes.is_empty() {
+    if bytes.is_empty() {
+        // Also where there is nothing to write, what is not there is told.
+        sandboxes.exec_info(&name, &id).await.map_err(told)?;
+    } else {
         sandboxes.input(&name, &id, &bytes).await.map_err(told)?;
     }
     if asked.close {
