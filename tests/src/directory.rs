@@ -70,9 +70,24 @@ impl Default for TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
+        let removed = fs::remove_dir_all(&self.path).or_else(|_| {
+            open_up(&self.path);
+            fs::remove_dir_all(&self.path)
+        });
+        if let Err(error) = removed {
             // While a test fails there is something more important to say.
             assert!(std::thread::panicking(), "{}: {error}", self.path.display());
+        }
+    }
+}
+
+/// An overlay closes its own directory to everybody, and who is not root could not remove it then.
+fn open_up(directory: &Path) {
+    // What is gone meanwhile, or is not ours, the removal tells of.
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).ok();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
         }
     }
 }

@@ -29,6 +29,10 @@ impl Drop for Server {
             running.signal(Signal::TERM);
             running.ends_unread();
         }
+        // Whoever took it over goes on with them.
+        if let Some(directory) = &self.directory {
+            end_sandboxes(&directory.join("state/sandboxes"));
+        }
     }
 }
 
@@ -168,5 +172,16 @@ impl Server {
 
     pub fn any(&self, level: Level) -> Sandbox {
         Sandbox::at(level).through(self, StartRequest::Any)
+    }
+}
+
+/// Those that stay outlive their server, and are nobody's when its directory is gone.
+fn end_sandboxes(all: &Path) {
+    for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {
+        crate::block_on(async {
+            if let Ok(Some(living)) = belljar::runtime::Living::connect(&entry.path()).await {
+                living.kill().await.ok();
+            }
+        });
     }
 }
