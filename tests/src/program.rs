@@ -156,6 +156,12 @@ impl fmt::Debug for Running {
 }
 
 impl Running {
+    /// Gives it longer, or less, than programs usually have.
+    pub fn within(mut self, time: Duration) -> Self {
+        self.deadline = Instant::now() + time;
+        self
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
     }

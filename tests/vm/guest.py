@@ -384,63 +384,6 @@ def serving(before, env, uid):
 
 
 @test
-def sandboxes_of_root_live():
-    sandbox_lives([], ROOT)
-
-
-@test
-def sandboxes_of_an_ordinary_user_live():
-    sandbox_lives(AS_ANN, ANN)
-
-
-def sandbox_lives(before, env):
-    """One that stays, from its beginning to its end: limits, freezing, points and forks under v2."""
-    with tempfile.TemporaryDirectory() as state:
-        if before:
-            os.chown(state, 1000, 1000)
-
-        def ask(*words):
-            command = [*before, BELLJAR, "sandbox", *words]
-            return subprocess.run(
-                command, env={**env, "BELLJAR_STATE": state + "/state"}, capture_output=True, text=True,
-                timeout=PATIENCE_S, cwd="/",
-            )
-
-        def do(*words):
-            done = ask(*words)
-            assert done.returncode == 0, (words, done)
-            return done.stdout
-
-        def told():
-            return json.loads(do("info", "one", "--json"))
-
-        do("create", "one", "--memory", "64m")
-        layers = {layer["name"]: layer for layer in told()["receipt"]["layers"]}
-        for controller in CONTROLLERS:
-            layer = layers[f"cgroup_{controller}"]
-            assert layer["mechanism"] == f"cgroup v2 {controller}" and layer["verified"], layer
-        assert do("shell", "one", "-c", "echo kept > file; cat file") == "kept\n"
-        memory = ask("exec", "one", "--", "python3", "-c", MEMORY_BOMB)
-        assert memory.returncode != 0 and "memory" in memory.stderr, memory
-        # Frozen and let go on, by a caller and for a point of what runs.
-        do("exec", "one", "--background", "--", "sleep", "600")
-        do("pause", "one")
-        assert told()["state"] == "paused", told()
-        do("resume", "one")
-        do("snapshot", "one", "busy")
-        assert told()["usage"]["execs"] == 1, told()
-        do("shell", "one", "-c", "rm file")
-        do("rollback", "one", "busy")
-        assert do("exec", "one", "--", "cat", "file") == "kept\n"
-        do("snapshot", "one", "idle")
-        do("fork", "one", "--as", "two")
-        assert do("exec", "two", "--", "cat", "file") == "kept\n"
-        do("stop", "one")
-        do("rm", "one")
-        do("rm", "--force", "two")
-
-
-@test
 def a_killed_engine_leaves_nothing():
     for before, env in ((AS_ANN, ANN), ([], ROOT)):
         command = [*before, BELLJAR, "run", "--language", "python", "-c", "print('up', flush=True)\n" + SLEEP]

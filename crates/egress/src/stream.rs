@@ -81,11 +81,12 @@ async fn dialled(
     if let Some(server) = server {
         return Ok(server);
     }
-    let server = shared.dial(asked, grant).await;
-    if let (Err(refusal), Spoken::Http) = (&server, spoken) {
-        requests::say_no(client, "502 Bad Gateway", &refusal.words(asked)).await;
+    match (shared.dial(asked, grant).await, spoken) {
+        (Err(refusal), Spoken::Http) => {
+            Err(requests::refuse(shared, client, asked, "502 Bad Gateway", refusal).await)
+        }
+        (server, _) => server,
     }
-    server
 }
 
 /// Reads until it is clear what is spoken. The client's end is as good as a word.

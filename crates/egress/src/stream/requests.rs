@@ -39,10 +39,7 @@ pub(super) async fn first(
     match read {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err(Refusal::broken(io::ErrorKind::UnexpectedEof.into())),
-        Err(refusal) => {
-            say_no(client, "403 Forbidden", &refusal.words(asked)).await;
-            Err(refusal)
-        }
+        Err(refusal) => Err(refuse(shared, client, asked, "403 Forbidden", refusal).await),
     }
 }
 
@@ -111,10 +108,10 @@ pub(super) async fn serve(
             }
         }
     };
-    if !refusal.is_broken() {
-        say_no(client, "403 Forbidden", &refusal.words(asked)).await;
+    if refusal.is_broken() {
+        return Err(refusal);
     }
-    Err(refusal)
+    Err(refuse(shared, client, asked, "403 Forbidden", refusal).await)
 }
 
 /// Requests, one after the other, each looked at before it passes.
@@ -221,6 +218,20 @@ async fn answers(
     send(client, &first, meter, Way::In).await?;
     drop(first);
     pump(server, client, meter, Way::In).await
+}
+
+/// Notes a refusal and then tells it: who was told may end at once, and the note would come too late. What is returned
+/// is noted.
+pub(crate) async fn refuse(
+    shared: &Shared,
+    client: &TcpStream,
+    asked: &Asked,
+    status: &str,
+    refusal: Refusal,
+) -> Refusal {
+    shared.note(asked, &refusal);
+    say_no(client, status, &refusal.words(asked)).await;
+    Refusal::broken(io::ErrorKind::ConnectionAborted.into())
 }
 
 /// An answer of our own, after which the connection ends.
