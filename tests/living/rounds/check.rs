@@ -79,7 +79,12 @@ impl Field {
         assert_eq!(entries(&state.join("disks")), named, "disks that no record names, or none");
         let odd = entries(&state.join("templates")).into_iter().find(|one| !one.ends_with(".img"));
         assert_eq!(odd, None, "half a template");
+        let used = records.iter().filter(|one| standing.contains(one["id"].as_str().expect("id")));
+        let used: BTreeSet<String> = used.flat_map(disks_of).collect();
         let place = state.display().to_string();
+        eventually("loop devices of disks that nothing uses", || {
+            loop_devices(&place).into_iter().filter(|disk| !used.contains(disk)).collect()
+        });
         eventually("mounts", || {
             let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
             let ours = mounts.lines().filter(|line| line.contains(&place));
@@ -140,6 +145,15 @@ fn disks_of(record: &Value) -> BTreeSet<String> {
     let disks = sheets.map(|sheet| sheet.as_str().expect("a sheet").split('/').next());
     let own = record["disk"].as_str();
     disks.chain([own]).map(|disk| disk.expect("a disk").to_owned()).collect()
+}
+
+/// The disks below this place that a loop device stands on.
+fn loop_devices(place: &str) -> BTreeSet<String> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let backing = devices
+        .filter_map(|one| fs::read_to_string(one.path().join("loop/backing_file")).ok())
+        .filter(|path| path.starts_with(place));
+    backing.filter_map(|path| path.rsplit('/').nth(1).map(ToOwned::to_owned)).collect()
 }
 
 fn is_frozen(directory: &std::path::Path) -> bool {
