@@ -20,9 +20,7 @@ use crate::shell;
 use crate::test::{Counts, Tally, libtest};
 use crate::warm;
 
-/// The package that holds them.
-pub(crate) const PACKAGE: &str = "belljar-tests";
-/// Its test targets, in the order of running. `leaks` looks at what the others left, so it comes last.
+/// Test targets of `belljar-tests`, in the order of running. `leaks` looks at what the others left, so it comes last.
 pub(crate) const SUITES: [&str; 18] = [
     "conformance",
     "escape",
@@ -62,7 +60,7 @@ pub(crate) fn run(scope: &Scope, wanted: &BTreeSet<&str>, tally: &mut Tally) {
     }
     let mut stage = None;
     tally.step("build", || {
-        let built = Stage::build()?;
+        let built = Stage::build(&suites)?;
         if suites.contains(&packages::WHEEL_SUITE) {
             packages::build_wheel(&built.directory)?;
         }
@@ -191,23 +189,20 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    fn build() -> Result<Self> {
-        let belljar = build_belljar()?;
-        let built = build_tests()?;
+    fn build(suites: &[&str]) -> Result<Self> {
+        let built = build_tests(suites)?;
         // Not under our own name: what begins with it in /tmp counts as left behind.
         let directory = std::env::temp_dir().join(format!("xtask-stage-{}", std::process::id()));
         fs::create_dir(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let mut stage = Self { directory, belljar: PathBuf::new(), suites: BTreeMap::new() };
         fs::set_permissions(&stage.directory, fs::Permissions::from_mode(0o755))?;
-        stage.belljar = stage.add(&belljar, "belljar")?;
+        stage.belljar = stage.add(&program(&built)?, "belljar")?;
         // The attackers are this binary, copied into sandboxes: with what a debugger wants it would not fit their disk.
         shell::run(shell::command("strip").arg("--strip-debug").arg(&stage.belljar))?;
-        for artifact in &built {
+        for artifact in built.iter().filter(|artifact| suites.contains(&artifact.name.as_str())) {
             let path = stage.add(&artifact.path, &artifact.name)?;
-            if artifact.is_suite {
-                stage.suites.insert(artifact.name.clone(), path);
-            }
+            stage.suites.insert(artifact.name.clone(), path);
         }
         Ok(stage)
     }
@@ -288,16 +283,30 @@ impl Drop for Stage {
     }
 }
 
-/// Builds the command as developers use it and says where it lies.
+/// Every package at once, whatever is wanted of them: cargo settles the features of crates that several share by what was
+/// asked for together, so each other choice of packages would compile most of them again.
+pub(crate) const SELECTED: [&str; 2] = ["test", "--workspace"];
+/// The test target beside the command. Cargo builds the command with it.
+pub(crate) const BESIDE_BELLJAR: &str = "program";
+
+/// Builds the command and says where it lies.
 pub(crate) fn build_belljar() -> Result<PathBuf> {
-    let build = ["build", "--package", "belljar-cli", "--bin", "belljar"];
-    let artifacts = executables(shell::cargo().args(build))?;
-    let belljar = artifacts.into_iter().find(|artifact| artifact.name == "belljar");
-    belljar.map(|artifact| artifact.path).context("cargo built no executable called belljar")
+    program(&build_tests(&[])?)
 }
 
-fn build_tests() -> Result<Vec<Artifact>> {
-    executables(shell::cargo().args(["test", "--package", PACKAGE, "--no-run"]))
+/// The command and the suites.
+fn build_tests(suites: &[&str]) -> Result<Vec<Artifact>> {
+    let mut cargo = shell::cargo();
+    cargo.args(SELECTED).arg("--no-run");
+    for target in suites.iter().chain([&BESIDE_BELLJAR]) {
+        cargo.args(["--test", target]);
+    }
+    executables(&mut cargo)
+}
+
+fn program(built: &[Artifact]) -> Result<PathBuf> {
+    let belljar = built.iter().find(|artifact| artifact.name == "belljar");
+    belljar.map(|found| found.path.clone()).context("cargo built no executable called belljar")
 }
 
 /// An executable that cargo made.
@@ -305,7 +314,6 @@ fn build_tests() -> Result<Vec<Artifact>> {
 pub(crate) struct Artifact {
     pub name: String,
     pub path: PathBuf,
-    is_suite: bool,
 }
 
 /// Builds, and says what was made: where cargo puts things is its own business.
@@ -315,8 +323,8 @@ pub(crate) fn executables(cargo: &mut Command) -> Result<Vec<Artifact>> {
     messages.lines().filter_map(|line| artifact(line).transpose()).collect()
 }
 
-/// Reads one message of cargo. Test targets are suites and binaries are programs that suites use; the unit-test
-/// binary that cargo also makes of a library or program is neither.
+/// Reads one message of cargo. Wanted are test targets and programs; the unit-test binary that cargo also makes of a library
+/// or program is neither.
 fn artifact(line: &str) -> Result<Option<Artifact>> {
     let message: Value =
         serde_json::from_str(line).context("cargo printed a line that is not JSON")?;
@@ -334,7 +342,7 @@ fn artifact(line: &str) -> Result<Option<Artifact>> {
     if !is("test") && (is_test_build || !is("bin")) {
         return Ok(None);
     }
-    Ok(Some(Artifact { name: name.to_owned(), path: PathBuf::from(path), is_suite: is("test") }))
+    Ok(Some(Artifact { name: name.to_owned(), path: PathBuf::from(path) }))
 }
 
 #[cfg(test)]
@@ -349,9 +357,9 @@ mod tests {
 
     #[test]
     fn suites_and_their_programs_are_taken_and_unit_test_binaries_are_not() {
-        let suite = artifact(&message("test", true)).unwrap().unwrap();
-        assert_eq!((suite.name.as_str(), suite.is_suite), ("escape", true));
-        assert!(!artifact(&message("bin", false)).unwrap().unwrap().is_suite);
+        for message in [message("test", true), message("bin", false)] {
+            assert_eq!(artifact(&message).unwrap().unwrap().name, "escape");
+        }
         assert_eq!(artifact(&message("bin", true)).unwrap(), None);
         assert_eq!(artifact(&message("lib", true)).unwrap(), None);
         assert_eq!(artifact(r#"{"reason":"build-finished","success":true}"#).unwrap(), None);

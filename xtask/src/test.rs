@@ -31,6 +31,12 @@ impl Counts {
         Self { passed: 1, ..Self::default() }
     }
 
+    fn add(&mut self, more: Self) {
+        self.passed += more.passed;
+        self.failed += more.failed;
+        self.why.extend(more.why);
+    }
+
     pub(crate) fn failure(why: impl Into<String>) -> Self {
         Self { failed: 1, why: vec![why.into()], ..Self::default() }
     }
@@ -143,11 +149,14 @@ fn cargo_check(arguments: &[&str]) -> Result<Counts> {
 
 /// Unit, golden and documentation tests: everything that needs no real sandbox.
 fn unit() -> Result<Counts> {
-    let mut cargo = shell::cargo();
-    cargo.args(["test", "--workspace", "--no-fail-fast"]);
-    // Cargo warns about a package that it does not know, but only until the suites exist.
-    cargo.args(["--exclude", suites::PACKAGE]);
-    libtest(cargo, CARGO_LIMIT)
+    let beside = suites::BESIDE_BELLJAR;
+    let mut counts = Counts::default();
+    for kinds in [&["--lib", "--bins", "--test", beside][..], &["--doc"]] {
+        let mut cargo = shell::cargo();
+        cargo.args(suites::SELECTED).arg("--no-fail-fast").args(kinds);
+        counts.add(libtest(cargo, CARGO_LIMIT)?);
+    }
+    Ok(counts)
 }
 
 /// libtest prints `test result: ok. 3 passed; 0 failed; …` once per binary, and `test NAME ... FAILED` per failure.
