@@ -215,11 +215,7 @@ impl Sandboxes {
             let record = this.in_step(&slot).await?;
             if let Some(lines) = slot.lines().await? {
                 if force == Force::No {
-                    return Err(conflict(
-                        &record,
-                        "rm",
-                        "it is running: stop it first, or --force",
-                    ));
+                    return Err(conflict(&record, "rm", "stop it first, or --force"));
                 }
                 this.fell(&record, &slot, &lines, None).await?;
             }
