@@ -185,6 +185,47 @@ fn each_value_of_a_label_has_its_own_rate() {
 }
 
 #[test]
+fn what_begins_in_a_sandbox_counts_for_its_key_and_for_the_sandbox() {
+    let server = Server::with(&["--rate", "4/h", "--rate-sandbox", "2/h"]);
+    let key = server.key("ada", &[]);
+    let at = |name: &str, verb: &str| format!("/v1/sandboxes/{name}/{verb}");
+    let verbs = [
+        ("exec", json!({ "cmd": ["/bin/true"] })),
+        ("shell", json!({ "script": "true" })),
+        ("code", json!({ "code": "1" })),
+        ("contexts", json!({})),
+    ];
+    for name in ["one", "two", "three"] {
+        let made = server.as_key(&key, "POST", "/v1/sandboxes", &json!({ "name": name }));
+        assert_eq!(made.status, 201, "a sandbox is no program: {made:?}");
+    }
+    let begin = |name: &str, of: usize| {
+        let (verb, body) = &verbs[of];
+        server.as_key(&key, "POST", &at(name, verb), body)
+    };
+    let first = begin("one", 0);
+    assert_eq!((first.status, first.header("ratelimit-remaining")), (200, Some("3")), "{first:?}");
+    assert_eq!(begin("one", 1).status, 200);
+    // Refused by the sandbox, it still counts for who asked: otherwise a loop of them would cost nothing.
+    let refused = begin("one", 2);
+    assert_eq!((refused.status, &refused.json()["rule"]), (429, &"rate-sandbox".into()));
+    let wait: u64 =
+        refused.header("retry-after").expect("when to come back").parse().expect("seconds");
+    assert!((1..=1800).contains(&wait), "{wait}");
+    assert_eq!(begin("two", 2).status, 200, "another sandbox");
+    let refused = begin("three", 3);
+    assert_eq!((refused.status, &refused.json()["rule"]), (429, &"rate".into()), "{refused:?}");
+    // The owner has a sandbox of the same name, which is another, and no rate but the sandbox's.
+    let made = server.unix().post("/v1/sandboxes", &[], &json!({ "name": "one" }));
+    assert_eq!(made.status, 201, "{made:?}");
+    let told: Vec<_> = verbs
+        .iter()
+        .map(|(verb, body)| server.unix().post(&at("one", verb), &[], body).status)
+        .collect();
+    assert_eq!(told, [200, 200, 429, 429]);
+}
+
+#[test]
 fn label_has_a_budget_of_cpu_time_that_a_restart_does_not_refill() {
     let options = ["--cpu-budget", "team=2s/h"];
     let server = Server::with(&options);

@@ -54,6 +54,16 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 pub(crate) fn cargo() -> Command {
     let mut cargo = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(repo_root()).stdin(Stdio::null());
+    // What cargo told us of our own package. Some build scripts ask for these names, and would run again, with all that
+    // stands on their crates, whenever somebody used cargo without us in between.
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        if ours {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }
 

@@ -18,11 +18,10 @@ use crate::policy::Applied;
 use crate::principal::Principal;
 use crate::problem::{Problem, Refusal};
 use budget::{Budgets, Reserved};
-use rate::Left;
 
 pub use budget::CpuBudget;
-pub(crate) use rate::Limiter;
 pub use rate::Rate;
+pub(crate) use rate::{Left, Limiter};
 
 /// What an operator allows.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +32,8 @@ pub struct LimitOptions {
     pub local: Option<Rate>,
     /// For each value of a label: `sandbox` names what a run belongs to.
     pub labels: Vec<(String, Rate)>,
+    /// For each sandbox that stays: what begins in it.
+    pub sandboxes: Option<Rate>,
     /// For each value of a label.
     pub cpu: Vec<(String, CpuBudget)>,
 }
@@ -42,6 +43,7 @@ pub(crate) struct Limits {
     keys: Option<Limiter>,
     local: Option<Limiter>,
     labels: Vec<(String, Limiter)>,
+    sandboxes: Option<Limiter>,
     budgets: Budgets,
 }
 
@@ -61,11 +63,12 @@ impl Limits {
             keys: options.keys.map(Limiter::new),
             local: options.local.map(Limiter::new),
             labels: labels.collect(),
+            sandboxes: options.sandboxes.map(Limiter::new),
             budgets: Budgets::new(&options.cpu, audit),
         }
     }
 
-    /// Lets a caller's requests begin, all of them or none. A rate of the policy stands in for that of the flags.
+    /// Lets a caller's requests begin, all of them or none.
     pub(crate) fn admit(
         &self,
         caller: &Caller,
@@ -73,6 +76,42 @@ impl Limits {
         applied: &Applied,
     ) -> Result<Admitted, Problem> {
         let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
+        let left = self.admit_caller(caller, count, applied)?;
+        for (name, limiter) in &self.labels {
+            for value in asked.iter().filter_map(|one| one.labels.get(name)) {
+                let rule = format!("rate-label {name}");
+                limiter.take(value, 1).map_err(|no| no.told(&rule, &format!("{name}={value}")))?;
+            }
+        }
+        // Last: whoever is refused above has nothing to give back.
+        let reserved = self.budgets.reserve(asked)?;
+        Ok(Admitted { left, reserved })
+    }
+
+    /// Lets a program begin in a sandbox that stays. For its caller it counts as a run does.
+    pub(crate) fn admit_exec(
+        &self,
+        principal: &Principal,
+        sandbox: &str,
+        applied: &Applied,
+    ) -> Result<Option<Left>, Problem> {
+        let left = self.admit_caller(&principal.caller, 1, applied)?;
+        if let Some(limiter) = &self.sandboxes {
+            // Each tenant has names of its own; neither part can hold a slash.
+            let whose = format!("{}/{sandbox}", principal.tenant.name());
+            let told = |no: rate::No| no.told("rate-sandbox", &format!("sandbox {sandbox}"));
+            limiter.take(&whose, 1).map_err(told)?;
+        }
+        Ok(left)
+    }
+
+    /// A rate of the policy stands in for that of the flags.
+    pub(crate) fn admit_caller(
+        &self,
+        caller: &Caller,
+        count: u32,
+        applied: &Applied,
+    ) -> Result<Option<Left>, Problem> {
         let (rule, limiter, who) = match (&caller.key, caller.uid) {
             (Some(key), _) => ("rate", &self.keys, key.clone()),
             (None, uid) => ("rate-local", &self.local, format!("uid {}", uid.unwrap_or_default())),
@@ -85,15 +124,7 @@ impl Limits {
         if let (None, Some(limiter)) = (&left, limiter) {
             left = Some(limiter.take(&who, count).map_err(|no| no.told(rule, &who))?);
         }
-        for (name, limiter) in &self.labels {
-            for value in asked.iter().filter_map(|one| one.labels.get(name)) {
-                let rule = format!("rate-label {name}");
-                limiter.take(value, 1).map_err(|no| no.told(&rule, &format!("{name}={value}")))?;
-            }
-        }
-        // Last: whoever is refused above has nothing to give back.
-        let reserved = self.budgets.reserve(asked)?;
-        Ok(Admitted { left, reserved })
+        Ok(left)
     }
 }
 
@@ -118,9 +149,9 @@ impl Limits {
     }
 }
 
-impl Admitted {
-    /// Says in an answer what is left.
-    pub(crate) fn mark(left: Option<&Left>, response: &mut Response) {
+impl Left {
+    /// Says it in an answer.
+    pub(crate) fn mark(left: Option<&Self>, response: &mut Response) {
         let Some(left) = left else { return };
         let headers = response.headers_mut();
         for (name, value) in [
@@ -142,7 +173,9 @@ impl Admitted {
             }
         }
     }
+}
 
+impl Admitted {
     pub(crate) fn left(&self) -> Option<Left> {
         self.left.clone()
     }

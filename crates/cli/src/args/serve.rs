@@ -94,7 +94,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "LANGUAGE:MODULE", value_parser = module)]
     pub preload: Vec<(String, String)>,
 
-    /// Runs that each key or token may begin: 100/m, 5/s, 100/m:20 for 20 at once, or off
+    /// Runs, and programs in sandboxes, that each key or token may begin: 100/m, 5/s, 100/m:20 for 20 at once, or off
     #[arg(long, value_name = "RATE", default_value = "100/m", value_parser = rate)]
     pub rate: Rated,
 
@@ -105,6 +105,10 @@ pub(crate) struct Serve {
     /// The same for each value of a label, as sandbox=30/m
     #[arg(long, value_name = "LABEL=RATE", value_parser = labelled::<Rate>)]
     pub rate_label: Vec<(String, Rate)>,
+
+    /// Programs that may begin in each sandbox that stays, whoever asks: 30/m
+    #[arg(long, value_name = "RATE", default_value = "off", value_parser = rate)]
+    pub rate_sandbox: Rated,
 
     /// CPU time that the runs of each value of a label may use together, as team=600s/h
     #[arg(long, value_name = "LABEL=TIME/PERIOD", value_parser = labelled::<CpuBudget>)]

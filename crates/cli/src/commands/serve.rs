@@ -87,6 +87,7 @@ fn options(args: &Serve) -> Result<Options, Error> {
             keys: args.rate.0,
             local: args.rate_local.0,
             labels: args.rate_label.clone(),
+            sandboxes: args.rate_sandbox.0,
             cpu: args.cpu_budget.clone(),
         },
         policy: args.policy.clone(),

@@ -17,7 +17,7 @@ use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::runs::refuse_host_paths;
 use crate::http::{Server, Who, body};
-use crate::limits::Admitted;
+use crate::limits::Left;
 use crate::problem::Problem;
 use crate::scope::Scope;
 use crate::wire;
@@ -99,7 +99,7 @@ pub(crate) async fn run(
         drop(running);
     });
     let mut response = lines::answer(format, outbox, work);
-    Admitted::mark(left.as_ref(), &mut response);
+    Left::mark(left.as_ref(), &mut response);
     Ok(response)
 }
 

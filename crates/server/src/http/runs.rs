@@ -17,7 +17,7 @@ use crate::api::{Access, Api, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Server, Who, body};
-use crate::limits::Admitted;
+use crate::limits::{Admitted, Left};
 use crate::policy::Running;
 use crate::problem::Problem;
 use crate::scope::Scope;
@@ -49,7 +49,7 @@ pub(crate) async fn run(
         Format::Json => document(&server, place, asked).await?,
         Format::Lines | Format::Events => stream(server, place, asked, format).await?,
     };
-    Admitted::mark(left.as_ref(), &mut response);
+    Left::mark(left.as_ref(), &mut response);
     Ok(response)
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
+use belljar::living::Sandboxes;
 use belljar::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo};
 use hyper::StatusCode;
 use schemars::JsonSchema;
@@ -17,6 +18,7 @@ use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Mine, Server, Who, body};
+use crate::limits::Left;
 use crate::problem::Problem;
 
 pub(super) fn enter(api: &mut Api) {
@@ -57,10 +59,19 @@ async fn run(
     let applied = server.policy.of(&principal, &BTreeMap::new());
     applied.language(asked.language.as_deref().or(Some("python")))?;
     applied.timeout(asked.timeout_ms)?;
-    if format == Format::Json {
+    let left = server.limits.admit_exec(&principal, &name, &applied)?;
+    let mut answer = if format == Format::Json {
         let done = sandboxes.code(&name, asked, &mut |_| {}).await.map_err(told)?;
-        return Ok(axum::Json(done).into_response());
-    }
+        axum::Json(done).into_response()
+    } else {
+        stream(sandboxes, name, asked, format)
+    };
+    Left::mark(left.as_ref(), &mut answer);
+    Ok(answer)
+}
+
+/// What it writes, as it writes it, and its result.
+fn stream(sandboxes: Sandboxes, name: String, asked: CodeRequest, format: Format) -> Response {
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {
@@ -71,7 +82,7 @@ async fn run(
             Err(error) => tell_error(format, &to, error),
         }
     });
-    Ok(lines::answer(format, outbox, work))
+    lines::answer(format, outbox, work)
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -100,11 +111,16 @@ struct Creating {
 }
 
 async fn create(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<(StatusCode, axum::Json<ContextInfo>), Problem> {
     let Creating { language, cwd, env } = body::json_or_default(request).await?;
+    let applied = server.policy.of(&principal, &BTreeMap::new());
+    applied.language(language.as_deref().or(Some("python")))?;
+    server.limits.admit_exec(&principal, &name, &applied)?;
     let made = sandboxes.create_context(&name, language, cwd, env).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(made)))
 }

@@ -18,6 +18,7 @@ use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Mine, Server, Who, body};
+use crate::limits::Left;
 use crate::problem::Problem;
 
 /// The longest that an answer waits for the end of an exec when asked to.
@@ -63,7 +64,8 @@ async fn exec(
     let applied = server.policy.of(&principal, &BTreeMap::new());
     applied.command()?;
     applied.timeout(asked.timeout_ms)?;
-    begin(sandboxes, name, asked, format).await
+    let left = server.limits.admit_exec(&principal, &name, &applied)?;
+    begin(sandboxes, name, asked, format, left).await
 }
 
 /// A script for bash, and all that an exec may be told but its command: only its shape.
@@ -97,8 +99,9 @@ async fn shell(
     if !how.cmd.is_empty() {
         return Err(Problem::field("cmd", "is not for a script: use /exec"));
     }
+    let left = server.limits.admit_exec(&principal, &name, &applied)?;
     let cmd = ["/bin/bash", "-c", &script].map(ToOwned::to_owned).to_vec();
-    begin(sandboxes, name, ExecRequest { cmd, ..how }, format).await
+    begin(sandboxes, name, ExecRequest { cmd, ..how }, format, left).await
 }
 
 /// An exec that has ended, with its output.
@@ -122,18 +125,21 @@ async fn begin(
     name: String,
     asked: ExecRequest,
     format: Format,
+    left: Option<Left>,
 ) -> Result<Response, Problem> {
     let background = asked.background;
     // Whoever goes away before the end has no more use for what it started, but in the background.
     let following = sandboxes.exec(&name, asked).await.map_err(told)?;
-    if background {
+    let mut answer = if background {
         let info = sandboxes.exec_info(&name, following.id()).await.map_err(told)?;
-        return Ok((StatusCode::ACCEPTED, axum::Json(info)).into_response());
-    }
-    match format {
-        Format::Json => Ok(axum::Json(document(following).await?).into_response()),
-        Format::Lines | Format::Events => Ok(stream(following, format, Seen::default())),
-    }
+        (StatusCode::ACCEPTED, axum::Json(info)).into_response()
+    } else if format == Format::Json {
+        axum::Json(document(following).await?).into_response()
+    } else {
+        stream(following, format, Seen::default())
+    };
+    Left::mark(left.as_ref(), &mut answer);
+    Ok(answer)
 }
 
 async fn document(following: Following) -> Result<Finished, Problem> {

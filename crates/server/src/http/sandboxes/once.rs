@@ -61,6 +61,7 @@ async fn read(
     applied.language(Some(language))?;
     applied.timeout(asked.timeout_ms)?;
     may_be_made(principal, &applied, &mut asked.sandbox)?;
+    server.limits.admit_caller(&principal.caller, 1, &applied)?;
     Ok((format, asked))
 }
 
