@@ -18,6 +18,8 @@ mod execs;
 mod http;
 #[path = "living/hygiene.rs"]
 mod hygiene;
+#[path = "living/killed.rs"]
+mod killed;
 #[path = "living/limits.rs"]
 mod limits;
 #[path = "living/lives.rs"]

@@ -296,7 +296,7 @@ fn entries(directory: &Path) -> BTreeSet<String> {
 }
 
 /// Who listens in a sandbox's directory.
-fn keeper_of(directory: &Path) -> Option<Pid> {
+pub(crate) fn keeper_of(directory: &Path) -> Option<Pid> {
     let name = SocketAddrUnix::new(directory.join("keeper.sock")).expect("a short path");
     let flags = SocketFlags::CLOEXEC;
     let socket: OwnedFd =

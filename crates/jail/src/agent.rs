@@ -101,6 +101,12 @@ impl From<Fault> for Failed {
     }
 }
 
+/// Whether this is what an agent calls a file that is not in its place yet: one that no agent writes any more was left by
+/// one that was killed.
+pub fn is_unfinished(name: &[u8]) -> bool {
+    files::is_beside(name)
+}
+
 /// The two ends of an agent's socket.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)

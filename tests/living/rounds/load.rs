@@ -371,6 +371,8 @@ impl Client {
         let body = json!({ "tag": tag });
         Some(self.changing("rollback", name, "/rollback", body, |known| {
             known.files = known.points[&tag].clone();
+            // Perhaps for the first time: a fork has its parent's points.
+            known.past.push(known.files.clone());
             known.counts = None;
         }))
     }

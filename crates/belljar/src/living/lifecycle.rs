@@ -366,6 +366,10 @@ impl Sandboxes {
             return Ok(record);
         }
         let error = if stands.is_none() { why_ended(slot) } else { None };
+        if stands.is_none() && living::ended(&slot.directory).is_none() {
+            let id = record.id.clone();
+            self.stored(move |store| store.sweep_unfinished(&id)).await?;
+        }
         self.set_state(&record.id, truth, error).await?;
         Ok(self.store.get(&slot.id)?)
     }

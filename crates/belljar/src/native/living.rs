@@ -36,6 +36,12 @@ use line::Line;
 
 /// Input that was not taken is offered again after this.
 const INPUT_AGAIN: Duration = Duration::from_millis(10);
+/// How often a keeper that hangs up is asked to end.
+const MOST_ASKED: usize = 8;
+/// How long a keeper that hung up may take to turn out dead.
+const HUNG_UP: Duration = Duration::from_millis(250);
+/// How long one that has said that all is done may take to leave.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// What a sandbox is raised from.
 #[derive(Clone, Debug)]
@@ -279,14 +285,28 @@ impl Living {
         self.end(Ask::Kill).await
     }
 
-    /// A keeper that is gone before it could answer has ended as well.
+    /// Returns when the keeper's process is gone, and says so of no other: one that is gone before it could answer has ended as
+    /// well, but one that hung up on us has not. That one is asked again.
     async fn end(&self, ask: Ask) -> Result<(), Error> {
-        match self.done(ask).await {
-            Err(Error::Lost { .. }) => {}
-            result => result?,
+        let mut line = self.line.clone();
+        for _ in 0..MOST_ASKED {
+            let within = match line.ask(ask.clone(), &[], None).await {
+                Ok((Answer::Done, _)) => LEAVING,
+                Ok((answer, _)) => return Err(unexpected(answer)),
+                Err(Error::Lost { .. }) => HUNG_UP,
+                Err(error) => return Err(error),
+            };
+            if line.ended(within).await {
+                return Ok(());
+            }
+            match Line::open(&self.directory).map_err(Error::backend("reach the sandbox"))? {
+                Some(again) => line = again,
+                // It no longer listens: it is on its way out.
+                None if line.ended(LEAVING).await => return Ok(()),
+                None => break,
+            }
         }
-        self.gone().await;
-        Ok(())
+        Err(Error::Busy { running: belljar_jail::living::talk::MAX_CLIENTS, waiting: 0 })
     }
 
     async fn done(&self, ask: Ask) -> Result<(), Error> {

@@ -45,7 +45,7 @@ pub(crate) fn engine_name() -> String {
 /// kernel runs on, and is taken to live.
 pub(crate) fn engine_is_dead(engine: &str) -> bool {
     let Some((named, booted)) = engine.split_once(' ') else { return false };
-    booted != boot() || owner(named).is_some_and(|(pid, start)| start_time(pid) != Some(start))
+    booted != boot() || owner(named).is_some_and(|(pid, start)| !lives(pid, start))
 }
 
 /// The name of this run of the kernel.
@@ -65,9 +65,31 @@ fn world() -> u64 {
 
 /// When a process started, in clock ticks since boot: with its id, its identity.
 fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let fields = stat.get(stat.rfind(')')? + 1..)?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+    fields_of(&stat_of(pid)?)?.nth(19)?.parse().ok()
+}
+
+/// Whether the process of this id and start runs. One that was killed and not yet reaped does not, however long whoever
+/// should reap it takes: what it kept is nobody's.
+fn lives(pid: u32, start: u64) -> bool {
+    let Some(stat) = stat_of(pid) else { return false };
+    let Some(mut fields) = fields_of(&stat) else { return false };
+    let is_zombie = matches!(fields.next(), Some("Z" | "X"));
+    let started = fields.nth(18).and_then(|field| field.parse().ok());
+    // A process whose first thread has left goes on in the others, and is shown in the state of the first.
+    started == Some(start) && (!is_zombie || threads(pid) > 1)
+}
+
+fn stat_of(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
+/// What follows the name, which may hold anything: the state, and then numbers.
+fn fields_of(stat: &str) -> Option<std::str::SplitAsciiWhitespace<'_>> {
+    Some(stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace())
+}
+
+fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().count()
 }
 
 /// Looks through the places where runs leave things.
@@ -164,8 +186,7 @@ fn remove_scratch(path: &Path) -> io::Result<()> {
 fn each_orphan(directory: &Path, remove: impl Fn(&Path)) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if name.to_str().and_then(owner).is_some_and(|(pid, start)| start_time(pid) != Some(start))
-        {
+        if name.to_str().and_then(owner).is_some_and(|(pid, start)| !lives(pid, start)) {
             remove(&entry.path());
         }
     }
@@ -189,6 +210,25 @@ mod tests {
         assert_eq!(owner(&name("x")), Some((pid, start_time(pid).unwrap())));
         assert_eq!(owner("belljar-test"), None);
         assert_eq!(owner("systemd-1-2-3"), None);
+    }
+
+    #[test]
+    fn who_was_killed_and_not_reaped_is_dead() {
+        let (_ours, theirs) = belljar_jail::wire::control_pair().unwrap();
+        let sleep = Path::new("/bin/sleep");
+        let child = belljar_sys::spawn::with_socket(sleep, &["1000"], theirs).unwrap();
+        let pid = child.id();
+        let start = start_time(pid).unwrap();
+        assert!(lives(pid, start));
+        assert!(!lives(pid, start + 1), "a reused id");
+        child.kill();
+        let deadline = Instant::now() + DYING;
+        while lives(pid, start) && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert_eq!(start_time(pid), Some(start), "nobody has reaped it");
+        assert!(!lives(pid, start));
+        child.wait();
     }
 
     #[test]

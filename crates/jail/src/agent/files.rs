@@ -1,11 +1,11 @@
 //! Files and watches that are open, by number.
 
 use std::io::{Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use belljar_sys::Errno;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 
 use super::acts::meta;
 use super::place::Spot;
@@ -32,13 +32,14 @@ enum Handle {
     Watch(Box<Watch>),
 }
 
-/// A file that is written beside its place.
+/// A file that is written without a name, or beside its place where a file system has no files without one. So whoever
+/// is killed meanwhile leaves nothing behind.
 #[derive(Debug)]
 struct Put {
     file: std::fs::File,
     above: OwnedFd,
     name: Vec<u8>,
-    /// Until it is in its place.
+    /// What it is called until it is in its place, if anything.
     beside: Option<String>,
     replace: bool,
 }
@@ -189,10 +190,16 @@ impl Put {
                 | FileType::Unknown => return Err(Fault::NotRegular {}.into()),
             },
         };
-        let beside = name_beside()?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&above, &*beside, flags, Mode::from_raw_mode(0o600))?;
-        let put = Self { file: file.into(), above, name, beside: Some(beside), replace };
+        let (file, beside) = match without_name(&above)? {
+            Some(file) => (file, None),
+            None => {
+                let beside = name_beside()?;
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(&above, &*beside, flags, Mode::from_raw_mode(0o600))?;
+                (file, Some(beside))
+            }
+        };
+        let put = Self { file: file.into(), above, name, beside, replace };
         rustix::fs::fchmod(&put.file, Mode::from_raw_mode(mode & PLAIN_MODE))?;
         Ok(put)
     }
@@ -202,6 +209,46 @@ impl Put {
             // Before its name is: else a crash could leave the name with nothing in it.
             rustix::fs::fsync(&self.file)?;
         }
+        if !self.take_name()? {
+            self.take_over()?;
+        }
+        if how == Finish::Sync {
+            rustix::fs::fsync(&self.above)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file without a name its own, if nothing has that. Otherwise it has one beside it then, for a moment: no call
+    /// puts a file without a name in another's place.
+    fn take_name(&mut self) -> Outcome<bool> {
+        if self.beside.is_some() {
+            return Ok(false);
+        }
+        match self.link(&self.name) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EXIST) if self.replace => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let beside = name_beside()?;
+        self.link(beside.as_bytes())?;
+        self.beside = Some(beside);
+        Ok(false)
+    }
+
+    fn link(&self, name: &[u8]) -> belljar_sys::Result<()> {
+        let itself = rustix::fs::linkat(&self.file, "", &self.above, name, AtFlags::EMPTY_PATH);
+        match itself {
+            // Before Linux 6.10 that is a privilege, and this the way for all others.
+            Err(Errno::NOENT | Errno::PERM) => {
+                let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                rustix::fs::linkat(CWD, own, &self.above, name, AtFlags::SYMLINK_FOLLOW)
+            }
+            linked => linked,
+        }
+    }
+
+    /// From the name beside it to its own.
+    fn take_over(&mut self) -> Outcome<()> {
         let Some(beside) = &self.beside else {
             return Err(Errno::BADF.into());
         };
@@ -217,18 +264,37 @@ impl Put {
         let flags = if self.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         rustix::fs::renameat_with(&self.above, &**beside, &self.above, &*self.name, flags)?;
         self.beside = None;
-        if how == Finish::Sync {
-            rustix::fs::fsync(&self.above)?;
-        }
         Ok(())
     }
 }
 
-/// Nobody else's, and known at sight if a killed agent leaves it behind.
+/// A file that nothing leads to, on the file system of this directory; `None` where there are none.
+fn without_name(above: &OwnedFd) -> Outcome<Option<OwnedFd>> {
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    match rustix::fs::openat(above, ".", flags, Mode::from_raw_mode(0o600)) {
+        Ok(file) => Ok(Some(file)),
+        // Overlays have them since Linux 6.1; some file systems of the network never had.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Nobody else's, and known at sight if a killed agent leaves it behind: see [`is_beside`].
 pub(super) fn name_beside() -> Outcome<String> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    Ok(format!(".belljar-{:016x}.part", u64::from_le_bytes(random)))
+    Ok(format!("{BESIDE}{:016x}{UNFINISHED}", u64::from_le_bytes(random)))
+}
+
+const BESIDE: &str = ".belljar-";
+const UNFINISHED: &str = ".part";
+
+/// Whether an agent calls files so that are not in their place yet.
+pub(super) fn is_beside(name: &[u8]) -> bool {
+    let digits = name
+        .strip_prefix(BESIDE.as_bytes())
+        .and_then(|rest| rest.strip_suffix(UNFINISHED.as_bytes()));
+    digits.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// Opens what must be a regular file: nothing that waits, speaks for the kernel or does something when it is read.

@@ -6,7 +6,9 @@
 //! Only root's nursery can have one: an ordinary user's would need a user namespace around it, in which ids can be
 //! mapped no more. And nothing depends on it: where there is none, init makes everything itself.
 
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -79,6 +81,7 @@ impl ReadyRoots {
         unshare_mounts().ok()?;
         let follow = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change("/", follow).ok()?;
+        let_go_of_disks();
         Some(Self { roots: Vec::new(), place: None, made: 0, failed: None })
     }
 
@@ -135,6 +138,44 @@ impl ReadyRoots {
         }
         made.map(|()| place)
     }
+}
+
+/// Takes the disks of living sandboxes out of our sight. Our namespace is a copy of the host's, and where the host does not
+/// share its mounts, one that it takes away stays in the copy, with its device, for as long as we live. What is mounted
+/// later never comes here, or goes as it came.
+fn let_go_of_disks() {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    // Gone meanwhile, perhaps.
+    mounts.split(|byte| *byte == b'\n').filter_map(disk_of).for_each(|disk| {
+        unmount(disk, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).ok();
+    });
+}
+
+/// Where a disk of ours is mounted, if this line of mountinfo is of one (proc_pid_mountinfo(5)): `STATE/disks/ID/files`, or
+/// `STATE/templates/ID/mounted` while one is made, on a loop device.
+fn disk_of(line: &[u8]) -> Option<PathBuf> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let path = PathBuf::from(OsString::from_vec(unescaped(words.get(4)?)));
+    let middle = words.iter().position(|word| *word == b"-")?;
+    let on_loop = words.get(middle + 2)?.starts_with(b"/dev/loop");
+    let mut names = path.iter().rev().map(OsStr::as_bytes);
+    let (own, _, shelf) = (names.next()?, names.next()?, names.next()?);
+    let is_disk = matches!((shelf, own), (b"disks", b"files") | (b"templates", b"mounted"));
+    (on_loop && is_disk).then_some(path)
+}
+
+/// Spaces and the like are written as a backslash and three digits of base eight.
+fn unescaped(word: &[u8]) -> Vec<u8> {
+    let (mut plain, mut rest) = (Vec::with_capacity(word.len()), word);
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal.filter(|_| *first == b'\\') {
+            Some(byte) => (plain.push(byte), rest = &after[3..]),
+            None => (plain.push(*first), rest = after),
+        };
+    }
+    plain
 }
 
 /// Covers the first place that no view of the host comes from.
@@ -253,6 +294,22 @@ mod tests {
         ready.looked = long_ago;
         assert!(!ready.is_as_it_was());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn disks_of_sandboxes_are_known_among_all_mounts() {
+        let line = |path: &str, source: &str| {
+            format!("49 30 7:0 / {path} rw,nosuid,nodev,noatime shared:1 - ext4 {source} rw")
+        };
+        let found = |path: &str, source: &str| disk_of(line(path, source).as_bytes());
+        let disk = Path::new("/a b/state/disks/01K/files");
+        assert_eq!(found(r"/a\040b/state/disks/01K/files", "/dev/loop0").as_deref(), Some(disk));
+        let draft = "/state/templates/.new-1/mounted";
+        assert_eq!(found(draft, "/dev/loop12"), Some(PathBuf::from(draft)));
+        assert_eq!(found("/state/disks/01K/files", "/dev/vda1"), None);
+        assert_eq!(found("/snap/core/files", "/dev/loop1"), None);
+        assert_eq!(found("/", "/dev/loop1"), None);
+        assert_eq!(disk_of(b""), None);
     }
 
     #[test]

@@ -53,6 +53,34 @@ pub(super) fn copy_tree(from: &Place, to: &Place) -> io::Result<Counts> {
 /// What a tree holds, by a walk over it.
 pub(super) fn count(tree: &Place) -> io::Result<Counts> {
     let mut counts = Counts::default();
+    each(tree, |_, _, meta| {
+        if meta.kind != Kind::Directory {
+            counts.files += 1;
+            counts.bytes += if meta.kind == Kind::File { meta.bytes } else { 0 };
+        }
+        Ok(())
+    })?;
+    Ok(counts)
+}
+
+/// Removes files that an agent did not come to put in their place, and says how many.
+pub(super) fn remove_unfinished(tree: &Place) -> io::Result<usize> {
+    let mut removed = 0;
+    each(tree, |directory, name, meta| {
+        if meta.kind == Kind::File && belljar_jail::agent::is_unfinished(name.to_bytes()) {
+            rustix::fs::unlinkat(directory, name, AtFlags::empty())?;
+            removed += 1;
+        }
+        Ok(())
+    })?;
+    Ok(removed)
+}
+
+/// Looks at every entry of a tree.
+fn each(
+    tree: &Place,
+    mut look: impl FnMut(&OwnedFd, &CStr, &Meta) -> io::Result<()>,
+) -> io::Result<()> {
     let mut waiting = vec![Vec::new()];
     while let Some(path) = waiting.pop() {
         let directory = match tree.directory(&path) {
@@ -64,15 +92,13 @@ pub(super) fn count(tree: &Place) -> io::Result<Counts> {
         };
         for name in walk::names(&directory)? {
             let Some(meta) = walk::look(&directory, &name)? else { continue };
+            look(&directory, &name, &meta)?;
             if meta.kind == Kind::Directory {
                 waiting.push(join(&path, &name));
-            } else {
-                counts.files += 1;
-                counts.bytes += if meta.kind == Kind::File { meta.bytes } else { 0 };
             }
         }
     }
-    Ok(counts)
+    Ok(())
 }
 
 /// Makes entries in a new tree as they are in an old one.

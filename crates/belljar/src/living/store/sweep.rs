@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::disk::{SheetId, remove_tree};
 use super::record::Record;
-use super::{Hold, Store, StoreError};
+use super::walk::Place;
+use super::{Hold, Store, StoreError, copy, trees_of};
 
 /// What a sweep did, for the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,6 +132,22 @@ impl Store {
                 remove_tree(&files, &name)?;
                 swept += 1;
             }
+        }
+        Ok(swept)
+    }
+
+    /// Removes files that agents of a sandbox were about to put in their place when its keeper was killed. What else lies there
+    /// is the sandbox's own.
+    pub(crate) fn sweep_unfinished(&self, id: &str) -> Result<usize, StoreError> {
+        let _hold = self.hold(id)?;
+        let record = self.get(id)?;
+        let _attached = self.attach(&record)?;
+        let upper = self.disks.all.sheet(&record.upper_id());
+        let mut swept = 0;
+        for tree in trees_of(&record) {
+            let path = upper.join(tree);
+            let removed = Place::open(&path).and_then(|place| copy::remove_unfinished(&place));
+            swept += removed.map_err(StoreError::io(&path))?;
         }
         Ok(swept)
     }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use belljar_jail::living::talk::{
     Answer, Ask, MAX_PACKET_BYTES, Reach, Request, SOCKET, Word, packet, parse,
@@ -14,7 +15,9 @@ use belljar_sys::fd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixDatagram;
 use tokio::sync::{oneshot, watch};
 
@@ -38,6 +41,8 @@ struct Shared {
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
     followed: Mutex<HashMap<String, watch::Sender<Reach>>>,
     gone: watch::Sender<bool>,
+    /// The process at the other end; nothing where its number means nothing to us, in another pid namespace.
+    keeper: Option<AsyncFd<OwnedFd>>,
 }
 
 /// Tells the reader that nobody listens to it any more.
@@ -67,12 +72,15 @@ impl Line {
             connected => connected?,
         }
         rustix::io::ioctl_fionbio(&socket, true)?;
+        #[expect(deprecated, reason = "an owned descriptor, which is never replaced")]
+        let keeper = keeper_of(&socket).map(AsyncFd::new).transpose()?;
         let shared = Arc::new(Shared {
             socket: UnixDatagram::from_std(socket.into())?,
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             followed: Mutex::default(),
             gone: watch::Sender::new(false),
+            keeper,
         });
         tokio::spawn(hear(Arc::clone(&shared)));
         Ok(Some(Self { _open: Arc::new(Open(Arc::clone(&shared))), shared }))
@@ -116,6 +124,22 @@ impl Line {
         let mut gone = self.shared.gone.subscribe();
         gone.wait_for(|gone| *gone).await.ok();
     }
+
+    /// Whether the keeper has ended, or does within this time. A line that was closed is no end: one that has as many clients
+    /// as it takes closes the next.
+    pub(super) async fn ended(&self, within: Duration) -> bool {
+        let Some(keeper) = &self.shared.keeper else {
+            return tokio::time::timeout(within, self.gone()).await.is_ok();
+        };
+        // Readable is what a process is that has ended, reaped or not.
+        matches!(tokio::time::timeout(within, keeper.readable()).await, Ok(Ok(_)))
+    }
+}
+
+/// Who listens at the other end. It lives, as the connection was made, so the number is still its own.
+fn keeper_of(socket: &OwnedFd) -> Option<OwnedFd> {
+    let keeper = rustix::net::sockopt::socket_peercred(socket).ok()?.pid;
+    pidfd_open(keeper, PidfdFlags::NONBLOCK).ok()
 }
 
 fn lost() -> Error {
