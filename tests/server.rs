@@ -35,6 +35,8 @@ mod operations;
 mod policies;
 #[path = "server/recorded.rs"]
 mod recorded;
+#[path = "server/restarts.rs"]
+mod restarts;
 #[path = "server/running.rs"]
 mod running;
 #[path = "server/runs.rs"]

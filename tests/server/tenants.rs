@@ -246,3 +246,82 @@ fn records_are_apart(server: &Server, [one, same, other]: [&str; 3]) {
     let all = server.unix().get("/v1/audit", &[]).json();
     assert_eq!(all["runs"].as_array().map(Vec::len), Some(3), "the owner sees all");
 }
+
+#[test]
+fn what_a_tenant_reads_says_nothing_of_how_much_others_do() {
+    let server = Server::start();
+    let (one, other) = (server.key("one", &[]), server.key("other", &[]));
+    // A name that begins like another's, and one that sorts right behind it.
+    let (near, behind) = (server.key("one-more", &[]), server.key("one0", &[]));
+    for key in [&other, &one, &near, &one, &behind, &other, &one, &other] {
+        assert_eq!(server.as_key(key, "POST", "/v1/runs", &bash("true")).status, 200);
+    }
+    let owners = server.unix().get("/v1/audit", &[]).json();
+    assert!(owners["runs"][0]["seq"].is_u64(), "the owner is told: {owners}");
+    let get = |path: &str| server.as_key(&one, "GET", path, &Value::Null);
+    let (mut told, mut cursor) = (Vec::new(), String::new());
+    for part in 0..3 {
+        let answer = get(&format!("/v1/audit?limit=1{cursor}"));
+        assert!(!answer.text().contains("\"seq\""), "{answer:?}");
+        let page = answer.json();
+        told.push(page["runs"][0]["execution_id"].as_str().expect("an id").to_owned());
+        let next = page["next_cursor"].as_str();
+        assert_eq!(next.is_some(), part < 2, "{page}");
+        cursor = next.map(|next| format!("&cursor={next}")).unwrap_or_default();
+    }
+    told.dedup();
+    assert_eq!(told.len(), 3, "each of its own, once");
+    let page = get("/v1/audit?limit=1").json();
+    let cursor = page["next_cursor"].as_str().expect("more");
+    let foreign = server.as_key(&other, "GET", &format!("/v1/audit?cursor={cursor}"), &Value::Null);
+    assert_eq!((foreign.status, &foreign.json()["field"]), (400, &json!("cursor")), "{foreign:?}");
+    let before = get("/v1/audit?before=3");
+    assert_eq!((before.status, &before.json()["field"]), (400, &json!("before")));
+    let run = get(&format!("/v1/runs/{}", told[0])).json();
+    assert_eq!((&run["state"], run.get("records")), (&json!("ended"), None), "{run}");
+    let bearer = format!("Bearer {one}");
+    let headers = [("Authorization", bearer.as_str()), ("Accept", "application/x-ndjson")];
+    let lines = server.tcp().get("/v1/audit", &headers).lines();
+    assert_eq!((lines.len(), &lines[0]), (7, &json!({ "belljar_audit": 1, "of_tenant": true })));
+    for line in &lines[1..] {
+        let names: Vec<&String> = line.as_object().expect("a record").keys().collect();
+        assert_eq!(names, ["detail", "kind", "run", "summary", "time"], "{line}");
+        assert_eq!(line["summary"]["key"], "one");
+    }
+}
+
+#[test]
+fn grades_and_evolutions_are_recorded_under_their_key() {
+    let server = Server::start();
+    let (one, other) = (server.key("one", &[]), server.key("other", &[]));
+    let code = "def add(a, b):\n    return a + b\n";
+    let cases = json!([{ "input_args": [2, 3], "expected_output": 5 }]);
+    let graded = json!({ "code": code, "cases": cases });
+    let streams = json!({ "language": "python", "code": "print(input())",
+        "cases": [{ "stdin": "1\n", "expected_stdout": "1\n" }] });
+    let mut ids = Vec::new();
+    for asked in [&graded, &streams] {
+        let grade = server.as_key(&one, "POST", "/v1/grades", asked).json();
+        let id = grade["executions"][0].as_str().unwrap_or_else(|| panic!("{grade:#}"));
+        ids.push(id.to_owned());
+    }
+    let task = json!({ "prompt": "add", "func": "add", "cases": cases, "max_iterations": 1,
+        "proposer": { "kind": "replay", "answers": [code] } });
+    let begun = server.as_key(&one, "POST", "/v1/evolutions", &task);
+    assert_eq!(begun.status, 202, "{begun:?}");
+    let runs = |key: &str| {
+        let told = server.as_key(key, "GET", "/v1/audit", &Value::Null).json();
+        told["runs"].as_array().expect("a list").clone()
+    };
+    wait_until("the evolution's runs are recorded", || runs(&one).len() >= 3);
+    for run in runs(&one) {
+        assert_eq!((&run["key"], &run["peer"]), (&json!("one"), &json!("tcp")), "{run}");
+        assert!(run["request_id"].as_str().is_some_and(|id| id.starts_with("req_")), "{run}");
+    }
+    assert_eq!(runs(&other), [Value::Null; 0], "they are nobody else's");
+    for id in ids {
+        let at = format!("/v1/runs/{id}");
+        assert_eq!(server.as_key(&one, "GET", &at, &Value::Null).status, 200);
+        assert_eq!(server.as_key(&other, "GET", &at, &Value::Null).status, 404);
+    }
+}

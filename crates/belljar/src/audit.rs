@@ -26,9 +26,9 @@ use chain::{Entry, Position};
 
 pub(crate) use entry::Asked;
 pub use entry::Summary;
-pub use export::{ExportHead, export, verify_export};
+pub use export::{ExportHead, export, export_of_tenant, verify_export};
 pub use filter::Filter;
-pub use read::{RunLine, RunRecord, State, list, show, show_of};
+pub use read::{RunLine, RunRecord, State, find_place, list, place_of, show, show_of};
 pub use redact::REDACTED;
 pub(crate) use redact::Secrets;
 pub use stats::{Count, Stats, statistics};
@@ -67,12 +67,19 @@ pub struct Caller {
     pub key: Option<String>,
     /// Where it came from: `process`, `socket` or `tcp`.
     pub peer: &'static str,
+    /// The name of the request that it came with.
+    pub request_id: Option<String>,
 }
 
 impl Caller {
     /// Whoever runs this process.
     pub fn own() -> Self {
-        Self { uid: Some(rustix::process::geteuid().as_raw()), key: None, peer: "process" }
+        Self {
+            uid: Some(rustix::process::geteuid().as_raw()),
+            key: None,
+            peer: "process",
+            request_id: None,
+        }
     }
 }
 

@@ -35,6 +35,7 @@ pub use integer::Integer;
 pub use junit::junit;
 pub use value::{MAX_DEPTH, MAX_VALUES, Value};
 
+use crate::audit::Caller;
 use crate::engine::Engine;
 use crate::model::error::Error;
 use crate::model::level::Level;
@@ -287,7 +288,7 @@ impl Engine {
     ///
     /// Must be awaited in a tokio runtime with I/O and time enabled.
     pub async fn grade(&self, request: GradeRequest) -> Result<Grade, Error> {
-        self.grade_with(request, None, &mut |_| {}).await
+        self.grade_with(request, Caller::own(), None, &mut |_| {}).await
     }
     /// Says what is wrong with a request, without running anything.
     pub fn check_grade(&self, request: &GradeRequest) -> Result<(), Error> {
@@ -295,10 +296,12 @@ impl Engine {
         Ok(())
     }
 
-    /// The same in turn with others, if a place in a queue is given; `tell` hears of each case as it ends.
+    /// The same, recorded as asked for by this caller, and in turn with others if a place in a queue is given; `tell`
+    /// hears of each case as it ends.
     pub async fn grade_with(
         &self,
         request: GradeRequest,
+        caller: Caller,
         place: Option<Place>,
         tell: &mut (dyn FnMut(&CaseResult) + Send),
     ) -> Result<Grade, Error> {
@@ -315,7 +318,7 @@ impl Engine {
         };
         self.prepare(candidate)?.screen().await?;
         let (shared, mut test_results, executions) =
-            lanes::carry_out(self, checked, place, tell).await?;
+            lanes::carry_out(self, checked, (caller, place), tell).await?;
         if shared.checked.request.timing {
             let passed: Vec<bool> = test_results.iter().map(|one| one.passed).collect();
             let timings = timing::measure(&shared, &passed).await?;

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use belljar::audit::Caller;
 use belljar::grade::{Case, CaseResult, CaseVerdict, Grade, GradeRequest};
 use belljar::{Engine, Error, Queue};
 
@@ -25,6 +26,8 @@ const SYNTAX_ERRORS: [&str; 3] = ["SyntaxError", "IndentationError", "TabError"]
 pub(crate) struct Grader<'a> {
     pub engine: &'a Engine,
     pub queue: Option<&'a Queue>,
+    /// Who asked for it.
+    pub caller: &'a Caller,
     pub task: &'a Task,
 }
 
@@ -125,7 +128,10 @@ impl Grader<'_> {
     }
 
     async fn grade(&self, request: GradeRequest) -> Result<Grade, Error> {
-        let Some(queue) = self.queue else { return self.engine.grade(request).await };
+        let caller = self.caller.clone();
+        let Some(queue) = self.queue else {
+            return self.engine.grade_with(request, caller, None, &mut |_| {}).await;
+        };
         let mut pauses = 0;
         let place = loop {
             match queue.enter() {
@@ -134,7 +140,7 @@ impl Grader<'_> {
             }
             tokio::time::sleep(BUSY_PAUSE).await;
         };
-        self.engine.grade_with(request, Some(place), &mut |_| {}).await
+        self.engine.grade_with(request, caller, Some(place), &mut |_| {}).await
     }
 
     /// Measures the public cases that passed: the time, and how far it may be off.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use belljar::audit::Caller;
 use belljar::{Engine, Error, Queue, SpecError};
 use futures_util::future::join_all;
 
@@ -30,6 +31,7 @@ pub struct Evolution {
     /// When this part of it began, and how long the parts before it took.
     started: Instant,
     before_ms: u64,
+    caller: Caller,
 }
 
 /// Ids below a directory, the newest first.
@@ -41,7 +43,8 @@ impl Evolution {
     /// Begins one, after everything about its task was found right.
     pub fn begin(engine: &Engine, root: &Path, task: Task) -> Result<Self, Error> {
         task.check()?;
-        Grader { engine, queue: None, task: &task }.check()?;
+        let caller = Caller::own();
+        Grader { engine, queue: None, caller: &caller, task: &task }.check()?;
         // A key that is not there is told now, not after the seed program was graded.
         Proposer::open(&task.proposer)?;
         let (mut store, id) = Store::create(root)?;
@@ -150,7 +153,15 @@ impl Evolution {
             history,
             started: Instant::now(),
             before_ms,
+            caller: Caller::own(),
         }
+    }
+
+    /// Has what it runs recorded as asked for by somebody else than the user of this process.
+    #[must_use]
+    pub fn by(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
     }
 
     pub fn id(&self) -> &str {
@@ -197,7 +208,8 @@ impl Evolution {
         tell: Told<'_>,
     ) -> Result<(End, Option<String>), Error> {
         let task = self.history.task.clone();
-        let grader = Grader { engine, queue, task: &task };
+        let caller = self.caller.clone();
+        let grader = Grader { engine, queue, caller: &caller, task: &task };
         if task.program.is_some() && !self.history.graded.contains_key(&StepId::SEED) {
             self.grade_all(grader, &[StepId::SEED], tell).await?;
         }

@@ -47,7 +47,7 @@ impl RequestId {
     }
 
     /// Random, so that nobody learns from theirs how many others there are.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut bytes = [0; 12];
         // Without randomness it is a name that others have too, which harms nobody.
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok();
@@ -95,7 +95,7 @@ pub(crate) async fn front(
     let (principal, answer) = match let_in(&server, &request) {
         Err(problem) => (None, problem.into_response()),
         Ok(principal) => {
-            let principal = principal.map(Arc::new);
+            let principal = principal.map(|one| Arc::new(one.asking(&heard.id.0)));
             (principal.clone(), go_on(&server, found, principal, request, next).await)
         }
     };

@@ -2,11 +2,13 @@
 //! that is still being made. With a key the work no longer belongs to the connection: who loses it comes back with the
 //! same key and reads on.
 //!
-//! Kept in memory: for a day, a number of keys and of bytes for each tenant, and until the server ends.
+//! In memory is what goes on, and what may not be on the disk; all else is in [`kept`], which outlives the server.
 
+pub(crate) mod kept;
 mod recorded;
 
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,13 +17,17 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use belljar::audit::{self, Filter};
+use belljar::store::Store;
 use hyper::header::{ACCEPT, HeaderValue};
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
+use crate::front::RequestId;
 use crate::http::{Server, body};
 use crate::principal::Principal;
 use crate::problem::Problem;
+use kept::{Claim, Ending, Found, Kept};
 use recorded::{Reader, Recorded};
 
 pub(crate) const HEADER: &str = "idempotency-key";
@@ -31,11 +37,15 @@ const LAST_EVENT: &str = "last-event-id";
 const MOST_KEY: usize = 255;
 /// How long an answer is given again.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
-/// Of each tenant; the oldest that have ended make room.
+/// In memory, of each tenant; the oldest that have ended make room.
 const MOST_KEYS: usize = 10_000;
 const MOST_BYTES: usize = 64 << 20;
 /// Bodies that are read at once: with a key they are read before there is a place for them.
 const MOST_BODIES: usize = 32;
+/// Of two requests with one key the second waits until the first is claimed; others hardly ever do.
+const TURNS: usize = 64;
+/// Runs of a lost request that are named.
+const MOST_NAMED: usize = 100;
 
 #[derive(Debug)]
 struct Entry {
@@ -47,9 +57,9 @@ struct Entry {
 /// The keys of one tenant.
 #[derive(Debug, Default)]
 struct Shelf {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<[u8; 32], Entry>,
     /// In the order in which they came; those that were let go earlier are passed over.
-    order: VecDeque<(String, Instant)>,
+    order: VecDeque<([u8; 32], Instant)>,
 }
 
 impl Shelf {
@@ -82,12 +92,9 @@ impl Shelf {
 pub(crate) struct Memory {
     tenants: Mutex<HashMap<String, Shelf>>,
     bodies: Semaphore,
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self { tenants: Mutex::default(), bodies: Semaphore::new(MOST_BODIES) }
-    }
+    turns: [tokio::sync::Mutex<()>; TURNS],
+    /// Nothing for who is gone after one request.
+    kept: Option<Kept>,
 }
 
 /// What is known of a key.
@@ -98,43 +105,146 @@ enum Known {
 }
 
 impl Memory {
-    fn look(&self, tenant: &str, key: &str, digest: [u8; 32]) -> Result<Known, Problem> {
-        let now = Instant::now();
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let shelf = tenants.entry(tenant.to_owned()).or_default();
-        shelf.tidy(now);
-        if let Some(entry) = shelf.entries.get(key) {
-            if !crate::token::same(&entry.digest, &digest) {
-                let detail =
-                    "this Idempotency-Key came before with another method, path, Accept or body";
-                return Err(Problem::coded("idempotency_mismatch", detail));
-            }
-            return Ok(Known::Before(Arc::clone(&entry.answer)));
-        }
-        if shelf.entries.len() >= MOST_KEYS {
-            let detail = format!("{MOST_KEYS} requests with keys go on");
-            return Err(Problem::coded("busy", detail));
-        }
-        let answer = Arc::new(Recorded::default());
-        let entry = Entry { digest, since: now, answer: Arc::clone(&answer) };
-        shelf.entries.insert(key.to_owned(), entry);
-        shelf.order.push_back((key.to_owned(), now));
-        Ok(Known::New(answer))
+    pub(crate) fn new(kept: Option<Kept>) -> Self {
+        let turns = std::array::from_fn(|_| tokio::sync::Mutex::default());
+        Self { tenants: Mutex::default(), bodies: Semaphore::new(MOST_BODIES), turns, kept }
     }
 
-    /// What did not happen may be tried again.
-    fn forget(&self, tenant: &str, key: &str) {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shelf) = tenants.get_mut(tenant) {
-            shelf.entries.remove(key);
+    /// Looks a key up, and claims it if it is new.
+    async fn begin(&self, server: &Server, claim: &Claim) -> Result<Known, Problem> {
+        let _turn = self.turns[usize::from(claim.key[0]) % TURNS].lock().await;
+        if let Some(before) = self.look(claim)? {
+            return Ok(Known::Before(before));
         }
+        let found = match &self.kept {
+            Some(kept) => kept.claim(claim.clone()).await?,
+            None => Found::Claimed,
+        };
+        match found {
+            Found::Claimed => Ok(Known::New(self.enter(claim))),
+            Found::Other => Err(mismatch()),
+            Found::Answered(answer) => Ok(Known::Before(Arc::new(Recorded::whole(answer)))),
+            Found::LetGo => {
+                let detail =
+                    "what was asked for with this key has ended, and its answer is not kept";
+                Err(Problem::coded("idempotency_lost", detail))
+            }
+            Found::Unknown { since_us, request_id } => {
+                Err(unknown(server, &claim.tenant, since_us, request_id).await)
+            }
+        }
+    }
+
+    /// What is in memory of a key. There is room for one more afterwards.
+    fn look(&self, claim: &Claim) -> Result<Option<Arc<Recorded>>, Problem> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(shelf) = tenants.get_mut(&claim.tenant) else { return Ok(None) };
+        shelf.tidy(Instant::now());
+        match shelf.entries.get(&claim.key) {
+            Some(entry) if crate::token::same(&entry.digest, &claim.request) => {
+                Ok(Some(Arc::clone(&entry.answer)))
+            }
+            Some(_) => Err(mismatch()),
+            None if shelf.entries.len() >= MOST_KEYS => {
+                let detail = format!("{MOST_KEYS} requests with keys go on");
+                Err(Problem::coded("busy", detail))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn enter(&self, claim: &Claim) -> Arc<Recorded> {
+        let (since, answer) = (Instant::now(), Arc::new(Recorded::default()));
+        let entry = Entry { digest: claim.request, since, answer: Arc::clone(&answer) };
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let shelf = tenants.entry(claim.tenant.clone()).or_default();
+        shelf.entries.insert(claim.key, entry);
+        shelf.order.push_back((claim.key, since));
+        answer
+    }
+
+    fn forget(&self, claim: &Claim) {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(shelf) = tenants.get_mut(&claim.tenant) else { return };
+        shelf.entries.remove(&claim.key);
+        if shelf.entries.is_empty() {
+            tenants.remove(&claim.tenant);
+        }
+    }
+
+    /// Carries a request out and keeps its answer.
+    async fn carry_out(&self, claim: &Claim, answer: &Recorded, request: Request, next: Next) {
+        let tried = |status: hyper::StatusCode| matches!(status.as_u16(), 408 | 429 | 503);
+        let keep = async |whole: Option<kept::Answer>, status: hyper::StatusCode| {
+            // Nothing was begun: the same request may be tried, not only asked for.
+            let ending = match whole {
+                _ if tried(status) => Ending::Forgotten,
+                Some(whole) if self.kept.as_ref().is_some_and(|kept| kept.bodies) => {
+                    Ending::Answered(whole)
+                }
+                Some(_) | None => Ending::LetGo,
+            };
+            let is_in_memory_alone = matches!(ending, Ending::LetGo);
+            let ended = match &self.kept {
+                Some(kept) => kept.end(&claim.tenant, claim.key, ending).await,
+                None => Ok(()),
+            };
+            // What did not reach the disk is told from memory while there is one, and unknown afterwards.
+            if tried(status) || (ended.is_ok() && !is_in_memory_alone) {
+                self.forget(claim);
+            }
+        };
+        answer.record(next.run(request), keep).await;
     }
 
     /// How many answers are kept, for whoever counts them.
     pub(crate) fn count(&self) -> usize {
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        tenants.values().map(|shelf| shelf.entries.len()).sum()
+        let in_memory = tenants.values().map(|shelf| shelf.entries.len()).sum();
+        self.kept.as_ref().map_or(in_memory, Kept::count)
     }
+}
+
+fn mismatch() -> Problem {
+    let detail = "this Idempotency-Key came before with another method, path, Accept or body";
+    Problem::coded("idempotency_mismatch", detail)
+}
+
+/// What is told of a request whose server ended before its answer was kept.
+async fn unknown(server: &Server, tenant: &str, since_us: u64, request_id: String) -> Problem {
+    let filter = Filter {
+        since_us: Some(since_us),
+        tenant: (!tenant.is_empty()).then(|| tenant.to_owned()),
+        request_id: Some(request_id.clone()),
+        ..Filter::default()
+    };
+    let named = match server.audit.clone() {
+        Some(directory) => {
+            let read = tokio::task::spawn_blocking(move || runs_of(&directory, &filter)).await;
+            read.unwrap_or_default()
+        }
+        None => Vec::new(),
+    };
+    let began = audit::show_time(since_us);
+    let look = if named.is_empty() {
+        "no run is recorded of it: look at what there is".to_owned()
+    } else {
+        format!("look at GET /v1/runs/ID of {}", named.join(", "))
+    };
+    let detail = format!(
+        "what was asked for with this key at {began} was under way when the server ended, and is not done \
+         again; {look}"
+    );
+    let mut problem = Problem::coded("outcome_unknown", detail);
+    problem.executions = Some(named.into());
+    problem
+}
+
+/// The runs that a request began, as far as they are recorded.
+fn runs_of(directory: &PathBuf, filter: &Filter) -> Vec<String> {
+    let read =
+        Store::read(directory).and_then(|store| audit::list(&store, filter, None, MOST_NAMED));
+    read.unwrap_or_default().into_iter().map(|line| line.execution_id).collect()
 }
 
 /// Answers a request that has a key.
@@ -164,33 +274,37 @@ async fn try_answer(
     let (head, body) = request.into_parts();
     let bytes = body::whole(body).await?;
     drop(reading);
-    let mut hasher = Sha256::new();
     let accept = head.headers.get(ACCEPT).map_or(&b""[..], HeaderValue::as_bytes);
     let target = head.uri.path_and_query().map_or("", |one| one.as_str());
-    for part in [head.method.as_str().as_bytes(), target.as_bytes(), accept, &bytes] {
-        hasher.update((part.len() as u64).to_le_bytes());
-        hasher.update(part);
-    }
-    let tenant = principal.tenant.name();
+    let named = head.extensions.get::<RequestId>();
+    let claim = Claim {
+        tenant: principal.tenant.name().to_owned(),
+        key: digest(&[key.as_bytes()]),
+        request: digest(&[head.method.as_str().as_bytes(), target.as_bytes(), accept, &bytes]),
+        request_id: named.map(|id| id.0.clone()).unwrap_or_default(),
+    };
     let resume =
         head.headers.get(LAST_EVENT).and_then(|id| id.to_str().ok()).map(ToOwned::to_owned);
-    let (answer, before) = match server.memory.look(tenant, &key, hasher.finalize().into())? {
-        Known::Before(answer) => (answer, true),
-        Known::New(answer) => {
-            let request = Request::from_parts(head, Body::from(bytes));
-            let (server, tenant) = (Arc::clone(server), tenant.to_owned());
-            let recording = Arc::clone(&answer);
-            tokio::spawn(async move {
-                let heard = |status: hyper::StatusCode| {
-                    // Nothing was begun: the same request may be tried, not only asked for.
-                    if matches!(status.as_u16(), 408 | 429 | 503) {
-                        server.memory.forget(&tenant, &key);
-                    }
-                };
-                recording.record(next.run(request), heard).await;
-            });
-            (answer, false)
+    let request = Request::from_parts(head, Body::from(bytes));
+    // From here on nothing ends with the connection: a claim without its work would never be answered.
+    let (told, known) = oneshot::channel();
+    let theirs = Arc::clone(server);
+    tokio::spawn(async move {
+        let known = theirs.memory.begin(&theirs, &claim).await;
+        let new = match &known {
+            Ok(Known::New(answer)) => Some(Arc::clone(answer)),
+            Ok(Known::Before(_)) | Err(_) => None,
+        };
+        // Whoever asked may be gone; the work is done all the same.
+        told.send(known).ok();
+        if let Some(answer) = new {
+            theirs.memory.carry_out(&claim, &answer, request, next).await;
         }
+    });
+    let lost = |_| Problem::coded("ours", "what looks after keys broke");
+    let (answer, before) = match known.await.map_err(lost)?? {
+        Known::New(answer) => (answer, false),
+        Known::Before(answer) => (answer, true),
     };
     if before {
         server.metrics.replayed.fetch_add(1, Ordering::Relaxed);
@@ -200,6 +314,15 @@ async fn try_answer(
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+fn digest(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().into()
 }
 
 fn check(key: &HeaderValue) -> Result<String, Problem> {

@@ -56,7 +56,7 @@ impl Local {
             policy: Policy::default(),
             // Who has no server has no operator either: nothing is kept from them.
             admission: Admission::new(AdmissionOptions::none()),
-            memory: Memory::default(),
+            memory: Memory::new(None),
             table,
             journal: Journal::start(LogLevel::Off, LogForm::Text, Arc::clone(&metrics)),
             metrics,

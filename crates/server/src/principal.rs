@@ -43,14 +43,14 @@ pub(crate) struct Principal {
 impl Principal {
     /// The server's own user, or root, on the Unix socket.
     pub(crate) fn local(uid: u32) -> Self {
-        let caller = Caller { uid: Some(uid), key: None, peer: "socket" };
+        let caller = Caller { uid: Some(uid), key: None, peer: "socket", request_id: None };
         let scopes = vec![Scope::Admin];
         Self { tenant: Tenant::Owner, caller, key: None, scopes, is_local: true }
     }
 
     /// Whoever knows the token, which is the owner's own.
     pub(crate) fn token(peer: &'static str) -> Self {
-        let caller = Caller { uid: None, key: Some("token".to_owned()), peer };
+        let caller = Caller { uid: None, key: Some("token".to_owned()), peer, request_id: None };
         let (key, scopes) = (Some("token".to_owned()), vec![Scope::Admin]);
         Self { tenant: Tenant::Owner, caller, key, scopes, is_local: false }
     }
@@ -64,11 +64,17 @@ impl Principal {
         };
         Self {
             tenant: Tenant::Named(key.tenant.as_str().into()),
-            caller: Caller { uid: None, key: Some(shown), peer },
+            caller: Caller { uid: None, key: Some(shown), peer, request_id: None },
             key: Some(key.name.clone()),
             scopes: key.scopes.clone(),
             is_local: false,
         }
+    }
+
+    /// The same with the request's name, for what is recorded of it.
+    pub(crate) fn asking(mut self, request_id: &str) -> Self {
+        self.caller.request_id = Some(request_id.to_owned());
+        self
     }
 
     /// On whose account new sandboxes are.

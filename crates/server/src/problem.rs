@@ -38,6 +38,9 @@ pub struct Problem {
     /// What was found in code that was to be refused for it.
     #[serde(default)]
     pub screening: Option<Box<Screening>>,
+    /// The runs that a request began whose answer is unknown.
+    #[serde(default)]
+    pub executions: Option<Box<[String]>>,
     /// `rule` and `retry_after_s`, where a limit on callers was met.
     #[serde(flatten)]
     pub refusal: Option<Box<Refusal>>,
@@ -79,6 +82,8 @@ pub(crate) struct Written<'a> {
     errno: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     screening: Option<&'a Screening>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executions: Option<&'a [String]>,
     #[serde(flatten)]
     refusal: Option<&'a Refusal>,
 }
@@ -112,6 +117,7 @@ impl<'a> Written<'a> {
             step: problem.step.as_deref(),
             errno: problem.errno.as_deref(),
             screening: problem.screening.as_deref(),
+            executions: problem.executions.as_deref(),
             refusal: problem.refusal.as_deref(),
         }
     }
@@ -148,6 +154,7 @@ impl Problem {
             field: None,
             step: None,
             errno: None,
+            executions: None,
             refusal: None,
             screening: None,
         }

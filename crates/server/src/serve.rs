@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use belljar::audit::Bodies;
 use belljar::living::{SandboxLimits, Sandboxes};
 use belljar::{Config, Engine, Error, Queue, SpecError};
 use belljar_evolve::ProposerSpec;
@@ -27,6 +28,7 @@ use crate::door::{Door, Peer};
 use crate::http::evolutions::Evolutions;
 use crate::http::{self, Server};
 use crate::idempotency::Memory;
+use crate::idempotency::kept::{Bounds, Kept};
 use crate::journal::{Journal, LogForm, LogLevel};
 use crate::keys::Keys;
 use crate::limits::{LimitOptions, Limits};
@@ -151,6 +153,8 @@ async fn open(
 ) -> Result<(Arc<Server>, Router), Error> {
     let policy = Policy::open(policy_file(options, &state))?;
     let audit = config.audit.as_ref().map(|audit| audit.directory.clone());
+    let bodies = config.audit.as_ref().is_some_and(|audit| audit.bodies == Bodies::Kept);
+    let kept = Kept::open(&state, bodies, Bounds::default())?;
     let engine = Arc::new(Engine::open(config)?);
     // A trail that cannot be written is told now, not to the first who wants to run something.
     engine.recorded().await?;
@@ -169,7 +173,7 @@ async fn open(
         audit,
         policy,
         admission: Admission::new(options.admission.clone()),
-        memory: Memory::default(),
+        memory: Memory::new(Some(kept)),
         table,
         journal: Journal::start(options.log_level, options.log_form, Arc::clone(&metrics)),
         metrics,

@@ -36,6 +36,9 @@ pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     pub peer: String,
+    /// The name of the request that it came with: `X-Request-Id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,6 +180,7 @@ impl Subject {
             user: caller.uid.and_then(user_name),
             key: caller.key.clone(),
             peer: caller.peer.to_owned(),
+            request_id: caller.request_id.clone(),
             labels: spec.labels.clone(),
             language,
             level: Some(spec.level),

@@ -21,6 +21,8 @@ pub struct Filter {
     pub event: Option<EventKind>,
     /// At least this risk.
     pub risk: Option<Risk>,
+    /// Came with the request of this name.
+    pub request_id: Option<String>,
     /// Runs of this tenant's keys alone. No word of a question says it.
     pub tenant: Option<String>,
 }
@@ -60,6 +62,7 @@ impl Filter {
                 "since" => filter.since_us = Some(moment(name, value, now_us)?),
                 "until" => filter.until_us = Some(moment(name, value, now_us)?),
                 "user" => filter.user = Some(value.to_owned()),
+                "request_id" => filter.request_id = Some(value.to_owned()),
                 "event" => {
                     let kinds = EventKind::ALL.map(EventKind::name);
                     let found = one_of(name, value, &kinds)?;
@@ -71,8 +74,7 @@ impl Filter {
                     filter.risk = all.into_iter().find(|risk| risk.name() == found);
                 }
                 _ => {
-                    let reason =
-                        "is no filter: there are label, verdict, since, until, user, event, risk";
+                    let reason = "is no filter: there are label, verdict, since, until, user, event, risk, request_id";
                     return Err(SpecError::new(name, reason));
                 }
             }
@@ -95,6 +97,7 @@ impl Filter {
             [&summary.user, &summary.key, &uid].into_iter().flatten().any(|one| one == user)
         };
         self.tenant.as_ref().is_none_or(|tenant| summary.is_of(tenant))
+            && self.request_id.as_ref().is_none_or(|id| summary.request_id.as_ref() == Some(id))
             && self.labels.iter().all(labelled)
             && self.verdict.as_ref().is_none_or(|wanted| wanted == verdict)
             && self.since_us.is_none_or(|since| began_us >= since)

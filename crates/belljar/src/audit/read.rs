@@ -1,7 +1,5 @@
 //! Runs as people and programs ask for them: what the two records of each say together.
 
-use std::collections::HashSet;
-
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +11,7 @@ use super::{Kind, show_time};
 use crate::model::error::SpecError;
 use crate::model::outcome::Outcome;
 use crate::model::request::RunRequest;
-use crate::store::{Scan, Store, StoreError};
+use crate::store::{Rows, Scan, Store, StoreError};
 
 /// Whether a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -31,8 +29,9 @@ pub struct RunLine {
     pub execution_id: String,
     pub state: State,
     pub began: String,
-    /// The place of the record that says most about it.
-    pub seq: u64,
+    /// The place of the record that says most about it. Not for tenants, whom it would tell how many there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
     /// The word of a verdict, or `error`, `cancelled`, `unfinished`, `running`.
     pub verdict: String,
     #[serde(flatten)]
@@ -52,7 +51,8 @@ pub struct RunRecord {
     pub start: Option<Value>,
     /// What came of it: `outcome`, `error` or `closed`.
     pub end: Option<Value>,
-    /// The places of its records in the chain.
+    /// The places of its records in the chain; none for tenants.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<u64>,
 }
 
@@ -92,10 +92,10 @@ pub fn list(
     most: usize,
 ) -> Result<Vec<RunLine>, StoreError> {
     let mut found = Vec::new();
-    each_run(store, |line| {
+    let which = Rows { tenant: filter.tenant.as_deref(), before };
+    each_run(store, which, |line| {
         let began_us = line.summary.began_us.unwrap_or_default();
-        let wanted = filter.matches(began_us, &line.verdict, &line.summary);
-        if wanted && before.is_none_or(|before| line.seq < before) {
+        if filter.matches(began_us, &line.verdict, &line.summary) {
             found.push(line);
         }
         if found.len() >= most { Scan::Stop } else { Scan::On }
@@ -106,14 +106,14 @@ pub fn list(
 /// Every run, the one that ended last first.
 pub(super) fn each_run(
     store: &Store,
+    which: Rows<'_>,
     mut take: impl FnMut(RunLine) -> Scan,
 ) -> Result<(), StoreError> {
-    let open: HashSet<String> = store.open_runs()?.into_iter().map(|(run, _)| run).collect();
-    store.each_line_back(|line| {
+    store.each_line_back(which, |line| {
         let (state, verdict) = match Kind::named(&line.kind) {
             Some(Kind::End) => (State::Ended, None),
             Some(Kind::Closed) => (State::Unfinished, Some("unfinished")),
-            Some(Kind::Start) if open.contains(&line.run) => (State::Running, Some("running")),
+            Some(Kind::Start) if line.is_open => (State::Running, Some("running")),
             Some(Kind::Start | Kind::Prune | Kind::Gap) | None => return Scan::On,
         };
         let mut summary: Summary = serde_json::from_str(&line.summary).unwrap_or_default();
@@ -124,7 +124,7 @@ pub(super) fn each_run(
             execution_id: line.run,
             state,
             began: show_time(began_us),
-            seq: line.seq,
+            seq: Some(line.seq),
             verdict: verdict.unwrap_or_default(),
             summary,
         })
@@ -180,10 +180,33 @@ pub fn show_of(
         whole = newest.map(|newest| newest.execution_id).unwrap_or_default();
     }
     let records = store.of_run(&whole)?;
-    let own = Some(together(&whole, &records)).filter(|run| run.summary.is_of(tenant));
+    let own = RunRecord { records: Vec::new(), ..together(&whole, &records) };
+    let own = Some(own).filter(|run| run.summary.is_of(tenant));
     Ok(own
         .filter(|_| !records.is_empty())
         .ok_or_else(|| SpecError::new("ID", format!("{id:?} is no run that is recorded here"))))
+}
+
+/// The place behind a line that a tenant was told of, in words that tell nothing of others.
+pub fn place_of(line: &RunLine) -> String {
+    let what = if line.state == State::Running { 's' } else { 'e' };
+    format!("{}.{what}", line.execution_id)
+}
+
+/// The place that [`place_of`] named, in a tenant's own runs; nothing if there is none.
+pub fn find_place(store: &Store, place: &str, tenant: &str) -> Result<Option<u64>, StoreError> {
+    let Some((id, what)) = place.rsplit_once('.') else { return Ok(None) };
+    let records = store.of_run(id)?;
+    if records.is_empty() || !together(id, &records).summary.is_of(tenant) {
+        return Ok(None);
+    }
+    let is_start = |one: &&Record| Kind::named(&one.entry.kind) == Some(Kind::Start);
+    let found = match what {
+        "s" => records.iter().find(is_start),
+        _ => records.iter().find(|one| !is_start(one)),
+    };
+    // What was pruned meanwhile was the oldest: nothing is behind it.
+    Ok(Some(found.or(records.first()).map_or(0, |one| one.seq)))
 }
 
 fn together(id: &str, records: &[Record]) -> RunRecord {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::read::{State, each_run};
 use super::show_time;
-use crate::store::{Scan, Store, StoreError};
+use crate::store::{Rows, Scan, Store, StoreError};
 
 /// Days, labels and whatever else programs can make many of: the most frequent are told.
 const MOST_NAMES: usize = 50;
@@ -86,7 +86,8 @@ pub fn statistics(store: &Store, filter: &Filter) -> Result<Stats, StoreError> {
     let [verdict, event, risk, language, level, label, user, start, day] = &mut counters;
     let mut hours = Counter::default();
     let (mut first, mut last) = (u64::MAX, 0);
-    each_run(store, |line| {
+    let which = Rows { tenant: filter.tenant.as_deref(), before: None };
+    each_run(store, which, |line| {
         let summary = &line.summary;
         let began_us = summary.began_us.unwrap_or_default();
         if !filter.matches(began_us, &line.verdict, summary) {

@@ -136,7 +136,7 @@ impl<'a> Lane<'a> {
         };
         let (request, none) = (&checked.request, std::collections::BTreeMap::new());
         let request_of_test = run_request(request, ASSERTS.to_owned(), none, checked.left());
-        let test = Session::start(&self.shared.engine, request_of_test, None);
+        let test = Session::start(self.shared, request_of_test, None);
         let mut test = test.map_err(|error| Broken::Test(Stopped::Ours(error)))?;
         let order = json!({ "setup": request.assert_setup });
         let deadline = self.shared.deadline(checked.load_limit());

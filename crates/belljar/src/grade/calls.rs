@@ -219,7 +219,7 @@ fn start(shared: &Arc<Shared>) -> Result<Session<'_>, Stopped> {
     if request.limits.cpu_ms.is_none() && longest_ms > DEFAULT_CPU_MS {
         request.limits.cpu_ms = Some(longest_ms);
     }
-    Session::start(&shared.engine, request, Some(&checked.request.code)).map_err(Stopped::Ours)
+    Session::start(shared, request, Some(&checked.request.code)).map_err(Stopped::Ours)
 }
 
 async fn load<'a>(

@@ -12,6 +12,7 @@ use super::case::{Case, Kind};
 use super::checked::Checked;
 use super::judge::{Facts, Judged};
 use super::{CaseResult, CaseVerdict, Isolate, asserts, calls, streams};
+use crate::audit::Caller;
 use crate::engine::Engine;
 use crate::model::error::Error;
 use crate::model::event::Event;
@@ -32,6 +33,8 @@ const MAX_EVENTS: usize = 64;
 pub(super) struct Shared {
     pub engine: Engine,
     pub checked: Checked,
+    /// Who asked for it: what runs is recorded as theirs.
+    pub caller: Caller,
     place: Option<Place>,
     results: mpsc::UnboundedSender<(usize, CaseResult)>,
     executions: Mutex<Vec<String>>,
@@ -142,7 +145,7 @@ pub(super) fn is_final(error: &Error) -> bool {
 pub(super) async fn carry_out(
     engine: &Engine,
     checked: Checked,
-    place: Option<Place>,
+    (caller, place): (Caller, Option<Place>),
     tell: &mut (dyn FnMut(&CaseResult) + Send),
 ) -> Result<(Arc<Shared>, Vec<CaseResult>, Vec<String>), Error> {
     let (sender, mut results) = mpsc::unbounded_channel();
@@ -150,6 +153,7 @@ pub(super) async fn carry_out(
     let shared = Arc::new(Shared {
         engine: engine.clone(),
         checked,
+        caller,
         place,
         results: sender,
         executions: Mutex::default(),

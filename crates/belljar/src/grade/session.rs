@@ -20,10 +20,10 @@ use tokio::time::{Instant, timeout_at};
 use super::case::present;
 use super::instructions::Counts;
 use super::integer::Integer;
+use super::lanes::Shared;
 use super::marshal;
 use super::value::{Value, check_bounds};
 use super::{GradeRequest, Raised};
-use crate::engine::Engine;
 use crate::model::error::Error;
 use crate::model::outcome::{Outcome, Stream};
 use crate::model::request::{Data, RunRequest};
@@ -190,11 +190,11 @@ impl Inbox {
 impl<'a> Session<'a> {
     /// Starts one; nothing is waited for yet. `candidate` is what its record shows as its code.
     pub(super) fn start(
-        engine: &'a Engine,
+        shared: &'a Shared,
         request: RunRequest,
         candidate: Option<&str>,
     ) -> Result<Self, Error> {
-        let mut run = engine.prepare(request)?;
+        let mut run = shared.engine.prepare(request)?.by(shared.caller.clone());
         if let Some(code) = candidate {
             run = run.recorded_with(code);
         }

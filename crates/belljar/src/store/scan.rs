@@ -34,6 +34,17 @@ pub struct Line {
     pub kind: String,
     pub run: String,
     pub summary: String,
+    /// It has no end yet.
+    pub is_open: bool,
+}
+
+/// Which rows a scan is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rows<'a> {
+    /// Those that keys of this tenant asked for.
+    pub tenant: Option<&'a str>,
+    /// Those before this one.
+    pub before: Option<u64>,
 }
 
 /// Whether a scan goes on.
@@ -91,12 +102,24 @@ impl Store {
         Ok(())
     }
 
-    /// Every row from the newest on, without what is long.
-    pub fn each_line_back(&self, mut take: impl FnMut(Line) -> Scan) -> Result<(), StoreError> {
-        let text = "SELECT seq, at_us, kind, run, summary FROM records ORDER BY seq DESC";
+    /// Rows from the newest on, without what is long.
+    pub fn each_line_back(
+        &self,
+        which: Rows<'_>,
+        mut take: impl FnMut(Line) -> Scan,
+    ) -> Result<(), StoreError> {
         let wrong = sqlite(&self.path);
-        let mut query = self.connection.prepare(text).map_err(&wrong)?;
-        let mut rows = query.query([]).map_err(&wrong)?;
+        let before = which.before.unwrap_or(i64::MAX.unsigned_abs());
+        // Keys are recorded as `tenant` or `tenant/key`; '0' is what comes after '/'.
+        let tenant = which.tenant.unwrap_or_default();
+        let (least, beyond) = (format!("{tenant}/"), format!("{tenant}0"));
+        let text = if which.tenant.is_some() { lines_of_tenant() } else { all_lines() };
+        let mut query = self.connection.prepare(&text).map_err(&wrong)?;
+        let mut rows = match which.tenant {
+            Some(_) => query.query(params![before, tenant, least, beyond]),
+            None => query.query(params![before]),
+        }
+        .map_err(&wrong)?;
         while let Some(row) = rows.next().map_err(&wrong)? {
             let line = Line {
                 seq: row.get(0).map_err(&wrong)?,
@@ -104,6 +127,7 @@ impl Store {
                 kind: row.get(2).map_err(&wrong)?,
                 run: row.get(3).map_err(&wrong)?,
                 summary: row.get(4).map_err(&wrong)?,
+                is_open: row.get(5).map_err(&wrong)?,
             };
             if take(line) == Scan::Stop {
                 break;
@@ -154,6 +178,23 @@ impl Store {
     pub fn end(&self) -> Result<Position, StoreError> {
         last(&self.connection).map_err(sqlite(&self.path))
     }
+}
+
+const LINE_COLUMNS: &str = "seq, at_us, kind, run, summary, \
+    kind = 'start' AND EXISTS (SELECT 1 FROM open_runs WHERE open_runs.run = records.run)";
+/// As the index has it.
+const KEY: &str = "CASE WHEN json_valid(summary) THEN json_extract(summary, '$.key') END";
+
+fn all_lines() -> String {
+    format!("SELECT {LINE_COLUMNS} FROM records WHERE seq < ?1 ORDER BY seq DESC")
+}
+
+fn lines_of_tenant() -> String {
+    format!(
+        "SELECT {LINE_COLUMNS} FROM records WHERE seq < ?1 AND seq IN (\
+         SELECT seq FROM records WHERE {KEY} = ?2 UNION ALL \
+         SELECT seq FROM records WHERE {KEY} >= ?3 AND {KEY} < ?4) ORDER BY seq DESC"
+    )
 }
 
 /// What a walk counts on its way.

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use belljar::audit::Caller;
 use belljar::grade::formats::{self, Graded, Problem};
 use belljar::grade::{CaseResult, Grade, GradeRequest, Isolate, junit};
 use belljar::{Config, Engine, Error, MAX_CODE_BYTES, SpecError};
@@ -87,7 +88,7 @@ impl Where {
         tell: &mut (dyn FnMut(&CaseResult) + Send),
     ) -> Result<Grade, Failure> {
         match self {
-            Self::Here(engine) => Ok(engine.grade_with(request, None, tell).await?),
+            Self::Here(engine) => Ok(engine.grade_with(request, Caller::own(), None, tell).await?),
             Self::Server(path) => grades::grade(path, &request, tell).await,
         }
     }

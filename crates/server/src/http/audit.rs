@@ -35,6 +35,8 @@ struct Words {
     user: Option<String>,
     event: Option<String>,
     risk: Option<String>,
+    /// Runs that one request began.
+    request_id: Option<String>,
     limit: Option<u64>,
     cursor: Option<String>,
     /// Only runs whose `seq` is below; a cursor says the same.
@@ -146,13 +148,29 @@ async fn trail(
     if Format::of(request.headers()) == Format::Lines {
         return export(&server, query).await;
     }
-    let limit = query.limit;
-    let list =
-        move |store: &Store| audit::list(store, &query.filter, query.before, query.limit + 1);
-    let mut runs = read(&server, list).await?;
+    let (limit, of_tenant) = (query.limit, query.filter.tenant.is_some());
+    let list = move |store: &Store| {
+        let before = match (&query.filter.tenant, &query.after) {
+            (Some(tenant), Some(place)) => match audit::find_place(store, place, tenant)? {
+                None => return Ok(None),
+                before => before,
+            },
+            (Some(_), None) => None,
+            (None, _) => query.before,
+        };
+        audit::list(store, &query.filter, before, query.limit + 1).map(Some)
+    };
+    let mut runs = read(&server, list).await?.ok_or_else(none_of_ours)?;
     let more = runs.len() > limit;
     runs.truncate(limit);
-    let next_cursor = runs.last().filter(|_| more).map(|last| page::write(&last.seq.to_string()));
+    let place = |last: &RunLine| match last.seq {
+        Some(seq) if !of_tenant => seq.to_string(),
+        Some(_) | None => audit::place_of(last),
+    };
+    let next_cursor = runs.last().filter(|_| more).map(|last| page::write(&place(last)));
+    if of_tenant {
+        runs.iter_mut().for_each(|run| run.seq = None);
+    }
     Ok(axum::Json(Runs { runs, next_cursor }).into_response())
 }
 
@@ -170,7 +188,11 @@ const MAX_EXPORT_BYTES: usize = 256 << 20;
 async fn export(server: &Arc<Server>, query: Query) -> Result<Response, Problem> {
     let written = read(server, move |store| {
         let mut bytes = Bounded(Vec::new());
-        Ok(audit::export(store, &query.filter, &mut bytes)?.map(|_| bytes.0))
+        let written = match query.filter.tenant {
+            Some(_) => audit::export_of_tenant(store, &query.filter, &mut bytes)?,
+            None => audit::export(store, &query.filter, &mut bytes)?,
+        };
+        Ok(written.map(|_| bytes.0))
     });
     let bytes = written.await?.map_err(|_| {
         let detail = format!(
@@ -206,6 +228,8 @@ struct Query {
     limit: usize,
     /// Only runs whose `seq` is below: the next part of a list.
     before: Option<u64>,
+    /// The same for a tenant, to whom no `seq` is told.
+    after: Option<String>,
 }
 
 impl Query {
@@ -222,14 +246,20 @@ impl Query {
             }
         }
         let part = Part::new(limit, cursor)?;
-        if let Some(after) = &part.after {
-            let wrong = |_| Problem::field("cursor", "is none of ours: begin without one");
-            before = Some(after.parse().map_err(wrong)?);
-        }
         let mut filter = Filter::parse(words, audit::now_us()).map_err(wrong)?;
         filter.tenant = principal.only();
-        Ok(Self { filter, limit: part.limit, before })
+        if filter.tenant.is_some() && before.is_some() {
+            return Err(Problem::field("before", "is not for keys of tenants: ask on with cursor"));
+        }
+        if let (None, Some(after)) = (&filter.tenant, &part.after) {
+            before = Some(after.parse().map_err(|_| none_of_ours())?);
+        }
+        Ok(Self { filter, limit: part.limit, before, after: part.after })
     }
+}
+
+fn none_of_ours() -> Problem {
+    Problem::field("cursor", "is none of ours: begin without one")
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {

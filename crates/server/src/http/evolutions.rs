@@ -134,6 +134,7 @@ async fn begin(
     let task = Task::of_request(file).map_err(|error| told(error.into()))?;
     let root = server.evolutions.root_of(&principal);
     let evolution = Evolution::begin(&server.engine, &root, task).map_err(told)?;
+    let evolution = evolution.by(principal.caller.clone());
     let (id, summary) = (evolution.id().to_owned(), evolution.summary());
     let (sender, _) = broadcast::channel(MAX_BEHIND);
     server.evolutions.running().insert(id.clone(), sender.clone());

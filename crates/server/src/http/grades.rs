@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use belljar::audit::Caller;
 use belljar::grade::{CaseResult, Grade, GradeRequest};
 use belljar::{Error, Place};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -42,18 +43,26 @@ async fn grade(
     asked.parallel = asked.parallel.or(running).min(running);
     // A mistake has a status of its own, whatever the form of the answer.
     server.engine.check_grade(&asked).map_err(|error| Problem::from(&error))?;
+    let caller = principal.caller.clone();
     match format {
         Format::Json => {
-            let answer = document(&server, place, asked).await;
+            let answer = document(&server, place, asked, caller).await;
             drop(counted);
             answer
         }
-        Format::Lines | Format::Events => Ok(stream(server, place, asked, format, counted)),
+        Format::Lines | Format::Events => {
+            Ok(stream(server, place, (asked, caller), format, counted))
+        }
     }
 }
 
-async fn document(server: &Server, place: Place, asked: GradeRequest) -> Result<Response, Problem> {
-    let grade = carry_out(server, place, asked, &mut |_| {}).await;
+async fn document(
+    server: &Server,
+    place: Place,
+    asked: GradeRequest,
+    caller: Caller,
+) -> Result<Response, Problem> {
+    let grade = carry_out(server, place, (asked, caller), &mut |_| {}).await;
     let grade = grade.map_err(|error| Problem::from(&error))?;
     let json = serde_json::to_vec(&grade).map_err(|error| {
         Problem::from(&Error::Backend { operation: "write the answer", source: error.into() })
@@ -66,20 +75,20 @@ async fn document(server: &Server, place: Place, asked: GradeRequest) -> Result<
 async fn carry_out(
     server: &Server,
     place: Place,
-    asked: GradeRequest,
+    (asked, caller): (GradeRequest, Caller),
     tell: &mut (dyn FnMut(&CaseResult) + Send),
 ) -> Result<Grade, Error> {
     tokio::select! {
         biased;
         () = server.stop.cancelled() => Err(Error::Cancelled),
-        result = server.engine.grade_with(asked, Some(place), tell) => result,
+        result = server.engine.grade_with(asked, caller, Some(place), tell) => result,
     }
 }
 
 fn stream(
     server: Arc<Server>,
     place: Place,
-    asked: GradeRequest,
+    asked: (GradeRequest, Caller),
     format: Format,
     counted: Running,
 ) -> Response {

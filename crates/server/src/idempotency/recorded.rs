@@ -7,13 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::watch;
 
+use super::kept::{Answer, AnswerHead};
 use crate::problem::Problem;
 use crate::wire::EVENT_STREAM;
 
@@ -94,18 +95,37 @@ impl Recorded {
         }
     }
 
-    /// Carries out the request and keeps its answer as it comes; `heard` is told its status first. Beyond what is kept
-    /// the body goes at the pace of the first reader.
+    /// One that was made before, whole.
+    pub(super) fn whole(answer: Answer) -> Self {
+        let Answer { head: AnswerHead { status, headers, problem }, body } = answer;
+        let read = |(name, value): (String, String)| {
+            Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
+        };
+        let headers: HeaderMap = headers.into_iter().filter_map(read).collect();
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+        let bytes = body.len();
+        let state = State {
+            head: Some((status, headers, problem.map(Arc::new))),
+            pieces: [body].into_iter().filter(|piece| !piece.is_empty()).collect(),
+            bytes,
+            end: Some(End::Whole),
+            ..State::default()
+        };
+        Self { state: Mutex::new(state), changed: watch::Sender::new(()) }
+    }
+
+    /// Carries out the request and keeps its answer as it comes. Beyond what is kept the body goes at the pace of the
+    /// first reader. Before anybody hears the end, `keep` is given the answer, or nothing of one that is too long.
     pub(super) async fn record(
         &self,
         work: impl Future<Output = Response>,
-        heard: impl FnOnce(StatusCode),
+        keep: impl AsyncFnOnce(Option<Answer>, StatusCode),
     ) {
         let guard = Guard(self);
         let mut response = work.await;
         let problem = response.extensions_mut().remove::<Arc<Problem>>();
         let (parts, mut body) = response.into_parts();
-        heard(parts.status);
+        let status = parts.status;
         self.change(|state| state.head = Some((parts.status, parts.headers, problem)));
         while let Some(frame) = body.frame().await {
             let Ok(frame) = frame else { return };
@@ -118,6 +138,8 @@ impl Recorded {
             })
             .await;
         }
+        let whole = self.lock().answer();
+        keep(whole, status).await;
         self.change(|state| state.end = Some(End::Whole));
         drop(guard);
     }
@@ -128,6 +150,24 @@ impl State {
         self.bytes += piece.len();
         self.pieces.push_back(piece);
         self.overflowed |= self.bytes > MOST_BYTES;
+    }
+
+    /// All of it, unless some was let go.
+    fn answer(&self) -> Option<Answer> {
+        let (status, headers, problem) = self.head.as_ref().filter(|_| !self.overflowed)?;
+        let written = |(name, value): (&HeaderName, &HeaderValue)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        };
+        let mut body = BytesMut::with_capacity(self.bytes);
+        self.pieces.iter().for_each(|piece| body.extend_from_slice(piece));
+        Some(Answer {
+            head: AnswerHead {
+                status: status.as_u16(),
+                headers: headers.iter().filter_map(written).collect(),
+                problem: problem.as_deref().cloned(),
+            },
+            body: body.freeze(),
+        })
     }
 
     /// Of an answer that is too long only what the first reader still wants is kept.
@@ -321,12 +361,16 @@ mod tests {
             let answer = Arc::clone(&answer);
             async move { read(&answer, false).await.unwrap() }
         });
-        answer.record(async { made(&["one ", "two"]) }, |_| {}).await;
+        let mut kept = None;
+        let keep = async |whole: Option<Answer>, _| kept = whole;
+        answer.record(async { made(&["one ", "two"]) }, keep).await;
         assert_eq!(
             (first.await.unwrap(), waiting.await.unwrap()),
             ("one two".into(), "one two".into())
         );
         assert_eq!(read(&answer, true).await.unwrap(), "one two");
+        let again = Arc::new(Recorded::whole(kept.unwrap()));
+        assert_eq!(read(&again, true).await.unwrap(), "one two");
     }
 
     #[tokio::test]
@@ -344,7 +388,10 @@ mod tests {
         let body = Body::new(Pieces(frames.into()));
         let maker = tokio::spawn({
             let answer = Arc::clone(&answer);
-            async move { answer.record(async { Response::new(body) }, |_| {}).await }
+            async move {
+                let keep = async |whole: Option<Answer>, _| assert_eq!(whole, None);
+                answer.record(async { Response::new(body) }, keep).await;
+            }
         });
         tokio::task::yield_now().await;
         assert!(!maker.is_finished(), "it waits for its reader");

@@ -30,7 +30,7 @@ const NO: bool = false;
 const YES: bool = true;
 
 /// All of them, by status.
-pub const CODES: [Code; 48] = [
+pub const CODES: [Code; 50] = [
     code("spec", 400, "The request is wrong", NO, "correct the field that is named"),
     code("links", 400, "Too many symbolic links", NO, "name the file itself"),
     code("name_too_long", 400, "A name is too long", NO, "use a shorter path"),
@@ -65,6 +65,13 @@ pub const CODES: [Code; 48] = [
         "The first answer is not kept",
         NO,
         "look at what was made, or use a new key",
+    ),
+    code(
+        "outcome_unknown",
+        409,
+        "The server ended before the answer was kept",
+        NO,
+        "look at the executions that are named, then use a new key",
     ),
     code("too_large", 413, "Too large", NO, "send less, or in parts"),
     code(
@@ -146,6 +153,13 @@ pub const CODES: [Code; 48] = [
         "This host cannot keep the level",
         NO,
         "ask for another level; belljar doctor says why",
+    ),
+    code(
+        "idempotency_unavailable",
+        503,
+        "The key cannot be kept",
+        YES,
+        "nothing was begun: try again, and tell the operator if it stays",
     ),
     code("cancelled", 503, "The server is stopping", YES, "try again when it is back"),
     code("draining", 503, "The server is stopping", YES, "try again when it is back"),
