@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use belljar_jail::egress::{Budget, EgressPlan, PROXY, PROXY_PORT, Rule};
+use belljar_jail::egress::{Budget, Confinement, EgressPlan, PROXY, PROXY_PORT, Rule};
 use belljar_jail::plan::pack;
 use serde::Deserialize;
 
@@ -164,9 +165,21 @@ impl Network {
             budget: self.budget,
             ids: egress_ids(host, keeper),
             landlock_abi: host.landlock_abi.unwrap_or(0),
-            filter: seccomp::compile_egress().into_iter().map(pack).collect(),
+            filter: filter(),
         })
     }
+
+    /// How an egress process locks itself down that is started before anybody wants one.
+    pub(crate) fn confinement(host: &Host, process: u32) -> Confinement {
+        let landlock_abi = host.landlock_abi.unwrap_or(0);
+        Confinement { ids: egress_ids(host, process), landlock_abi, filter: filter() }
+    }
+}
+
+/// The filter of every egress process. Compiled once: a run that waits for it would notice.
+fn filter() -> Vec<u64> {
+    static FILTER: OnceLock<Vec<u64>> = OnceLock::new();
+    FILTER.get_or_init(|| seccomp::compile_egress().into_iter().map(pack).collect()).clone()
 }
 
 /// The servers of resolv.conf(5); this host itself if it names none, as the C library has it.

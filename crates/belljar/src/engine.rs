@@ -262,7 +262,7 @@ impl Engine {
         match kind.and_then(|kind| Ok((kind.adopt(&prepared)?, kind))) {
             Ok(((planned, own, claim), kind)) => {
                 let cgroup = planned.plan.cgroup.clone();
-                let holdings = Holdings { claim, cgroup };
+                let holdings = Holdings { claim, cgroup, exit: None };
                 let made = Parked::make(keeper, planned, &kind, &own, holdings, zygote).await;
                 if made.is_err() {
                     pool.forget_kind(profile); // the host may have changed since it was planned
@@ -324,6 +324,11 @@ impl Engine {
 
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    /// Whether the operator has named sets of hosts, so that somebody will want out.
+    pub(crate) fn names_hosts(&self) -> bool {
+        !self.config.network.sets.is_empty()
     }
 
     pub(crate) fn launcher(&self) -> &std::path::Path {

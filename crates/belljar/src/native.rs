@@ -5,6 +5,7 @@
 
 pub(crate) mod alive;
 pub mod cgroups;
+pub(crate) mod exit;
 mod failure;
 #[cfg(test)]
 mod golden;

@@ -5,6 +5,7 @@
 //! takes from its shelf, and a used sandbox is destroyed, never reset. [`Pool::tend`] refills the shelves
 //! beside the runs: more where they were found empty, fewer where nobody came, none when memory is short.
 
+mod exits;
 mod profile;
 mod stats;
 
@@ -20,6 +21,7 @@ use crate::engine::Engine;
 use crate::languages::{Interpreter, Language};
 use crate::model::error::Error;
 use crate::native::Prepared;
+use crate::native::exit::Exit;
 use crate::native::kind::Kind;
 use crate::native::nursery::Nursery;
 use crate::native::park::Parked;
@@ -150,6 +152,7 @@ struct State {
     nursery: Option<Arc<Nursery>>,
     /// What sandboxes are made from, by profile.
     kinds: HashMap<String, Arc<Kind>>,
+    exits: exits::Exits,
     made: u64,
     failed: u64,
     let_go: u64,
@@ -275,6 +278,7 @@ impl Pool {
         loop {
             drop(self.look_after());
             self.replace_worn(engine);
+            self.replace_exits(engine);
             while let Some(profile) = self.next_to_make() {
                 let (pool, engine) = (self.clone(), engine.clone());
                 tokio::spawn(async move {
@@ -289,6 +293,9 @@ impl Pool {
 
     /// The shelves of the languages that are ready before anybody asked.
     fn open_shelves(&self, engine: &Engine) {
+        if engine.names_hosts() {
+            exits::expect(&mut self.state());
+        }
         for name in &self.config.from_start {
             let request = crate::RunRequest::code(name.as_str(), "#");
             let Ok(run) = engine.prepare(request) else {
@@ -309,8 +316,7 @@ impl Pool {
         let waiting: usize = all.map(|shelf| shelf.waiting.len()).sum();
         // A lone run shall not share the processors with what is made for later. When there are more runs than
         // processors nobody is alone, and what is not made now will be waited for in a moment.
-        let running = self.running.load(Ordering::Relaxed);
-        let busy = (1..=self.config.makers).contains(&running);
+        let busy = self.is_busy();
         let makers = if busy { 1 } else { self.config.makers };
         if making >= makers || making + waiting >= self.config.ceiling {
             return None;
@@ -327,6 +333,11 @@ impl Pool {
         let shelf = shelves.filter(|one| one.not_before <= now).max_by_key(|one| one.wants())?;
         shelf.making += 1;
         Some(shelf.profile.clone())
+    }
+
+    /// A few runs go on, and would notice what is made beside them.
+    fn is_busy(&self) -> bool {
+        (1..=self.config.makers).contains(&self.running.load(Ordering::Relaxed))
     }
 
     fn put(&self, profile: &Profile, made: Result<Parked, Error>) {
@@ -358,7 +369,7 @@ impl Pool {
     }
 
     /// What is too old, too many, dead, or more than memory allows; to be dropped outside of the lock.
-    fn look_after(&self) -> Vec<Parked> {
+    fn look_after(&self) -> (Vec<Parked>, Vec<Exit>) {
         let mut state = self.state();
         let mut gone = Vec::new();
         let short = memory_is_short(&mut state, self.config.memory_reserve_bytes);
@@ -368,6 +379,7 @@ impl Pool {
         if looks {
             state.looked = Some(now);
         }
+        let exits = if looks || short { state.exits.look_after(short) } else { Vec::new() };
         let window_ends = state.window.is_none_or(|began| now - began >= WINDOW);
         if window_ends {
             state.window = Some(now);
@@ -393,7 +405,7 @@ impl Pool {
             one.floor > 0 || one.making > 0 || !one.waiting.is_empty() || one.used.elapsed() < idle
         });
         state.let_go += gone.len() as u64;
-        gone
+        (gone, exits)
     }
 
     /// Whether the language's zygote can be copied, as far as is known.
@@ -567,8 +579,9 @@ impl Pool {
         let (shelves, zygotes) =
             (std::mem::take(&mut state.shelves), std::mem::take(&mut state.zygotes));
         let (nursery, kinds) = (state.nursery.take(), std::mem::take(&mut state.kinds));
+        let exits = state.exits.clear();
         drop(state);
-        drop((shelves, zygotes, nursery, kinds));
+        drop((shelves, zygotes, nursery, kinds, exits));
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
@@ -582,6 +595,8 @@ impl Pool {
         zygotes.sort_by(|a, b| a.language.cmp(&b.language));
         PoolStats {
             waiting: shelves.iter().map(|one| one.waiting).sum(),
+            exits: state.exits.waiting(),
+            exits_wanted: state.exits.wanted(),
             making: shelves.iter().map(|one| one.making).sum(),
             floor: self.config.floor,
             ceiling: self.config.ceiling,

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_jail::egress::Why;
+use belljar_jail::egress::{From, Why};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-use crate::door::Shared;
+use crate::door::{Shared, stream_of};
 use crate::message::{A, Code, Question};
 use crate::resolver::Known;
 
@@ -26,7 +26,7 @@ pub(crate) async fn serve_datagrams(shared: Rc<Shared>, socket: UdpSocket) {
     let socket = Rc::new(socket);
     let mut bytes = vec![0; MAX_QUESTION];
     loop {
-        let (length, from) = match socket.recv_from(&mut bytes).await {
+        let (length, from_address) = match socket.recv_from(&mut bytes).await {
             Ok(received) => received,
             // What an earlier answer met: whoever asked has gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
@@ -38,9 +38,10 @@ pub(crate) async fn serve_datagrams(shared: Rc<Shared>, socket: UdpSocket) {
         let question = bytes[..length].to_vec();
         tokio::task::spawn_local(async move {
             let _turn = turn;
-            if let Some(answer) = answer(&shared, &question).await {
+            let from = Some(From { address: from_address, datagrams: true });
+            if let Some(answer) = answer(&shared, from, &question).await {
                 // Whoever has gone does not miss it.
-                socket.send_to(&answer, from).await.ok();
+                socket.send_to(&answer, from_address).await.ok();
             }
         });
     }
@@ -67,7 +68,7 @@ async fn converse(shared: &Rc<Shared>, mut stream: TcpStream) -> io::Result<()> 
         let mut question = vec![0; length.into()];
         tokio::time::timeout(STREAM_IDLE, stream.read_exact(&mut question)).await??;
         shared.budget.asking.wait().await;
-        let Some(answer) = answer(shared, &question).await else {
+        let Some(answer) = answer(shared, stream_of(&stream), &question).await else {
             return Ok(());
         };
         let length = u16::try_from(answer.len()).unwrap_or(0);
@@ -77,7 +78,7 @@ async fn converse(shared: &Rc<Shared>, mut stream: TcpStream) -> io::Result<()> 
     Ok(())
 }
 
-async fn answer(shared: &Rc<Shared>, bytes: &[u8]) -> Option<Vec<u8>> {
+async fn answer(shared: &Rc<Shared>, from: Option<From>, bytes: &[u8]) -> Option<Vec<u8>> {
     let question = match Question::read(bytes)? {
         Ok(question) => question,
         Err(answer) => return Some(answer),
@@ -85,7 +86,7 @@ async fn answer(shared: &Rc<Shared>, bytes: &[u8]) -> Option<Vec<u8>> {
     let allowed = question.name.clone().filter(|name| shared.policy.borrow().knows(name));
     let Some(name) = allowed else {
         if !question.is_reverse() {
-            shared.ledger.refuse(&question.shown, 0, Why::Name, "");
+            shared.ledger.refuse(from, (&question.shown, 0, Why::Name, "")).await;
         }
         return Some(question.answer(Code::NoSuchName, None));
     };
@@ -97,13 +98,14 @@ async fn answer(shared: &Rc<Shared>, bytes: &[u8]) -> Option<Vec<u8>> {
         Known::Addresses(_) => {}
         Known::NoSuchName => return Some(question.answer(Code::NoSuchName, None)),
         Known::Failed => {
-            shared.ledger.refuse(&name, 0, Why::Unreachable, "no name server answered");
+            let what = (&*name, 0, Why::Unreachable, "no name server answered");
+            shared.ledger.refuse(from, what).await;
             return Some(question.answer(Code::Failed, None));
         }
     }
     let address = shared.book.borrow_mut().address(&name);
     if address.is_none() {
-        shared.ledger.refuse(&name, 0, Why::Budget, "names");
+        shared.ledger.refuse(from, (&name, 0, Why::Budget, "names")).await;
     }
     let code = if address.is_some() { Code::Fine } else { Code::Failed };
     Some(question.answer(code, address.map(|address| (address, TTL))))

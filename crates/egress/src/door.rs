@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_jail::egress::{EgressPlan, Listener, Why};
+use belljar_jail::egress::{EgressPlan, From, Listener, Why};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
@@ -141,9 +141,11 @@ impl Shared {
         }
     }
 
-    pub(crate) fn note(&self, asked: &Asked, refusal: &Refusal) {
+    /// Before the client hears of it.
+    pub(crate) async fn note(&self, client: &TcpStream, asked: &Asked, refusal: &Refusal) {
         if let Some(why) = refusal.why {
-            self.ledger.refuse(&asked.target.to_string(), asked.port, why, &refusal.detail);
+            let host = asked.target.to_string();
+            self.ledger.refuse(stream_of(client), (&host, asked.port, why, &refusal.detail)).await;
         }
     }
 
@@ -179,6 +181,11 @@ impl Shared {
         }
         Err(last)
     }
+}
+
+/// Where a client is, for who looks who it is.
+pub(crate) fn stream_of(client: &TcpStream) -> Option<From> {
+    client.peer_addr().ok().map(|address| From { address, datagrams: false })
 }
 
 /// Accepts for as long as there is a listener.
@@ -221,7 +228,7 @@ async fn by_address(shared: &Rc<Shared>, client: &TcpStream) {
     let asked = Asked { target, port: local.port() };
     if let Err(refusal) = stream::carry(shared, client, &asked, None).await {
         if !refusal.is_broken() {
-            shared.note(&asked, &refusal);
+            shared.note(client, &asked, &refusal).await;
         }
         // At once, rather than in good order: nothing of it was meant to be.
         rustix::net::sockopt::set_socket_linger(client, Some(Duration::ZERO)).ok();

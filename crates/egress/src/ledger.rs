@@ -6,11 +6,11 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use belljar_jail::egress::{Reached, Refused, Told, Why};
+use belljar_jail::egress::{From, Reached, Refused, Told, Why};
 use belljar_sys::fd;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Hosts, with their ports, that are counted apart.
 const MAX_LINES: usize = 1024;
@@ -23,13 +23,31 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What is told of a name or detail that somebody made long.
 const MAX_SHOWN: usize = 256;
 const OTHERS: &str = "(others)";
+/// How long a client that is refused waits while the keeper looks who it is.
+const WHO: Duration = Duration::from_millis(200);
 
 /// All of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ledger {
     lines: RefCell<HashMap<(String, u16), Rc<Line>>>,
     refusals: RefCell<Refusals>,
     news: Notify,
+    /// Somebody waits until it is told.
+    urgent: Notify,
+    /// Refusals before this one have been looked at.
+    noted: watch::Sender<u32>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            lines: RefCell::default(),
+            refusals: RefCell::default(),
+            news: Notify::new(),
+            urgent: Notify::new(),
+            noted: watch::Sender::new(0),
+        }
+    }
 }
 
 /// One host and port.
@@ -74,25 +92,47 @@ impl Ledger {
         line
     }
 
-    pub(crate) fn refuse(&self, host: &str, port: u16, why: Why, detail: &str) {
+    /// The keeper has looked who this was.
+    pub(crate) fn noted(&self, number: u32) {
+        self.noted.send_modify(|before| *before = (*before).max(number.saturating_add(1)));
+    }
+
+    /// Notes a refusal before its client hears of it. One of a new kind is told at once, and the keeper has a moment to
+    /// look who asked: a client that has its answer may be gone.
+    pub(crate) async fn refuse(&self, from: Option<From>, refusal: (&str, u16, Why, &str)) {
+        let Some(number) = self.count(from, refusal) else { return };
+        if from.is_some() {
+            self.urgent.notify_one();
+            let mut noted = self.noted.subscribe();
+            // Best effort: without an answer it is told without a program.
+            tokio::time::timeout(WHO, noted.wait_for(|noted| *noted > number)).await.ok();
+        }
+    }
+
+    /// Counts one; its number if it is the first of its kind.
+    fn count(
+        &self,
+        from: Option<From>,
+        (host, port, why, detail): (&str, u16, Why, &str),
+    ) -> Option<u32> {
         let mut refusals = self.refusals.borrow_mut();
         let mut key = (shown(host), port, why, shown(detail));
         if refusals.all.len() >= MAX_REFUSALS && !refusals.known.contains_key(&key) {
             key = (OTHERS.to_owned(), 0, why, String::new());
         }
-        let place = refusals.known.get(&key).copied();
-        match place.and_then(|place| refusals.all.get_mut(place)) {
-            Some((known, _)) => known.count += 1,
-            None => {
-                let number = u32::try_from(refusals.all.len()).unwrap_or(u32::MAX);
-                let (host, port, why, detail) = key.clone();
-                let refused =
-                    Refused { time_ms: now_ms(), number, host, port, why, detail, count: 1 };
-                refusals.known.insert(key, number as usize);
-                refusals.all.push((refused, 0));
-            }
-        }
         self.news.notify_one();
+        let place = refusals.known.get(&key).copied();
+        if let Some((known, _)) = place.and_then(|place| refusals.all.get_mut(place)) {
+            known.count += 1;
+            return None;
+        }
+        let number = u32::try_from(refusals.all.len()).unwrap_or(u32::MAX);
+        let (host, port, why, detail) = key.clone();
+        let (time_ms, count, program) = (now_ms(), 1, None);
+        let refused = Refused { time_ms, number, host, port, why, detail, count, from, program };
+        refusals.known.insert(key, number as usize);
+        refusals.all.push((refused, 0));
+        Some(number)
     }
 
     /// What has not been told.
@@ -102,6 +142,8 @@ impl Ledger {
             if refused.count > *before {
                 *before = refused.count;
                 told.push(Told::Refused(refused.clone()));
+                // Its client has gone by the next time.
+                refused.from = None;
             }
         }
         let mut reached = Vec::new();
@@ -132,7 +174,7 @@ impl Ledger {
             // It does not matter which of the two it was.
             tokio::time::timeout(PAUSE * 10, self.news.notified()).await.ok();
             self.tell(keeper).await?;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::timeout(PAUSE, self.urgent.notified()).await.ok();
         }
     }
 }
@@ -165,13 +207,13 @@ mod tests {
     fn the_same_refusal_is_counted_and_ten_thousand_are_bounded() {
         let ledger = Ledger::default();
         for _ in 0..3 {
-            ledger.refuse("a.example", 443, Why::Name, "");
+            ledger.count(None, ("a.example", 443, Why::Name, ""));
         }
         let told = ledger.untold();
         assert!(matches!(&told[..], [Told::Refused(one)] if one.count == 3), "{told:?}");
         assert!(ledger.untold().is_empty());
         for number in 0..10_000 {
-            ledger.refuse(&format!("n{number}.example"), 0, Why::Name, "");
+            ledger.count(None, (&format!("n{number}.example"), 0, Why::Name, ""));
         }
         let told = ledger.untold();
         assert!(told.len() <= MAX_REFUSALS + 1, "{}", told.len());

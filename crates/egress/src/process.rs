@@ -5,7 +5,7 @@ use std::net::{TcpListener as StdListener, UdpSocket as StdDatagrams};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use belljar_jail::egress::{Bid, EgressPlan, Listener, Told, confine};
+use belljar_jail::egress::{Bid, Confinement, EgressPlan, Listener, Told, confine};
 use belljar_jail::wire::{MAX_MESSAGE_BYTES, read_memory};
 use belljar_sys::{Errno, fd};
 use rustix::process::DumpableBehavior;
@@ -35,15 +35,21 @@ fn live() -> io::Result<()> {
     rustix::thread::set_name(c"belljar-egress")?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::chdir("/")?;
-    let said = hear(&control)?;
-    let (plan, listeners) = serve_bid(said)?;
+    let confinement = confinement(&hear(&control)?)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     rustix::io::ioctl_fionbio(&control, true)?;
-    // Last: nothing that comes needs a file, and nothing has been accepted.
-    confine(&plan)?;
+    // Before it is told anything: nothing that comes needs a file, and there is nothing to accept from.
+    confine(&confinement)?;
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(control, plan, listeners))
+    local.block_on(&runtime, serve(control))
+}
+
+fn confinement(said: &Said) -> io::Result<Confinement> {
+    match (&said.bid, &said.fds[..]) {
+        (Bid::Confine, [memory]) => Ok(read_memory(memory)?),
+        _ => Err(Errno::PROTO.into()),
+    }
 }
 
 fn hear(control: &OwnedFd) -> io::Result<Said> {
@@ -67,12 +73,18 @@ fn serve_bid(said: Said) -> io::Result<(EgressPlan, Listeners)> {
     Ok((plan, listeners.into_iter().zip(fds).collect()))
 }
 
-async fn serve(control: OwnedFd, plan: EgressPlan, listeners: Listeners) -> io::Result<()> {
+async fn serve(control: OwnedFd) -> io::Result<()> {
     let keeper = UnixDatagram::from_std(control.into())?;
+    ledger::say(&keeper, &Told::Ready).await?;
+    // However long it takes until somebody wants a way out.
+    let said = next(&keeper).await?;
+    if said.bid == Bid::Finish {
+        return Ok(());
+    }
+    let (plan, listeners) = serve_bid(said)?;
     let shared = Rc::new(Shared::new(&plan));
     drop(plan);
     open(&shared, listeners)?;
-    ledger::say(&keeper, &Told::Ready).await?;
     tokio::select! {
         heard = obey(&shared, &keeper) => heard?,
         told = shared.ledger.keep_telling(&keeper) => told?,
@@ -104,6 +116,22 @@ fn open(shared: &Rc<Shared>, listeners: Listeners) -> io::Result<()> {
 /// Until the keeper says that it is over; an error when it has gone.
 async fn obey(shared: &Rc<Shared>, keeper: &UnixDatagram) -> io::Result<()> {
     loop {
+        let said = next(keeper).await?;
+        match said.bid {
+            Bid::Finish => return Ok(()),
+            Bid::Noted { number } => shared.ledger.noted(number),
+            Bid::Confine | Bid::Serve { .. } => {
+                let (plan, listeners) = serve_bid(said)?;
+                shared.change(&plan);
+                open(shared, listeners)?;
+            }
+        }
+    }
+}
+
+/// What the keeper says next; an error when it has gone.
+async fn next(keeper: &UnixDatagram) -> io::Result<Said> {
+    loop {
         keeper.readable().await?;
         let heard = keeper.try_io(Interest::READABLE, || {
             let mut bytes = vec![0; MAX_MESSAGE_BYTES];
@@ -118,13 +146,6 @@ async fn obey(shared: &Rc<Shared>, keeper: &UnixDatagram) -> io::Result<()> {
         if bytes.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        match serde_json::from_slice(&bytes)? {
-            Bid::Finish => return Ok(()),
-            bid @ Bid::Serve { .. } => {
-                let (plan, listeners) = serve_bid(Said { bid, fds })?;
-                shared.change(&plan);
-                open(shared, listeners)?;
-            }
-        }
+        return Ok(Said { bid: serde_json::from_slice(&bytes)?, fds });
     }
 }

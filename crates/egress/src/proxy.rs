@@ -11,7 +11,7 @@ use std::time::Duration;
 use belljar_jail::egress::Why;
 use tokio::net::TcpStream;
 
-use crate::door::{Refusal, Shared};
+use crate::door::{Refusal, Shared, stream_of};
 use crate::http::{self, Form, Head, Read};
 use crate::names::Target;
 use crate::relay::{Meter, Way, pump, read_some, send, write_all};
@@ -52,7 +52,7 @@ async fn words(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
         Ok(Ok(head)) => head,
         Ok(Err(None)) | Err(_) => return,
         Ok(Err(Some((why, what)))) => {
-            shared.ledger.refuse("", 0, why, what);
+            shared.ledger.refuse(stream_of(client), ("", 0, why, what)).await;
             return say_no(client, "400 Bad Request", what).await;
         }
     };
@@ -70,7 +70,7 @@ async fn words(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
             let asked = Asked { target: target.clone(), port: *port };
             let ended = request(shared, client, &asked, &head, rest).await;
             if let Err(refusal) = ended {
-                shared.note(&asked, &refusal);
+                shared.note(client, &asked, &refusal).await;
                 if !refusal.is_broken() {
                     say_no(client, "403 Forbidden", &refusal.words(&asked)).await;
                 }
@@ -91,7 +91,7 @@ async fn connect(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked) {
     let server = match dialled {
         Ok(server) => server,
         Err(refusal) => {
-            shared.note(asked, &refusal);
+            shared.note(client, asked, &refusal).await;
             let status = if refusal.why() == Some(Why::Unreachable) {
                 "502 Bad Gateway"
             } else {
@@ -108,7 +108,7 @@ async fn connect(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked) {
 
 async fn finish(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked, server: TcpStream) {
     if let Err(refusal) = stream::carry(shared, client, asked, Some(server)).await {
-        shared.note(asked, &refusal);
+        shared.note(client, asked, &refusal).await;
     }
 }
 
@@ -189,7 +189,8 @@ async fn socks(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
     let asked = match greeted {
         Ok(Ok(Ok(asked))) => asked,
         Ok(Ok(Err(reply))) => {
-            shared.ledger.refuse("", 0, Why::Protocol, "a SOCKS request");
+            let what = ("", 0, Why::Protocol, "a SOCKS request");
+            shared.ledger.refuse(stream_of(client), what).await;
             write_all(client, &socks_reply(reply)).await.ok();
             return;
         }
@@ -202,7 +203,7 @@ async fn socks(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
     let server = match dialled {
         Ok(server) => server,
         Err(refusal) => {
-            shared.note(&asked, &refusal);
+            shared.note(client, &asked, &refusal).await;
             let reply = if refusal.why() == Some(Why::Unreachable) { 4 } else { 2 };
             write_all(client, &socks_reply(reply)).await.ok();
             return;

@@ -150,12 +150,13 @@ async fn check(
 ) -> Result<(), Refusal> {
     match spoken {
         Spoken::Tls => {
-            let checked = check_hello(client, asked, grant, early).await;
-            if checked.is_err() {
-                // For its error message; the connection ends either way.
-                write_all(client, &ALERT).await.ok();
-            }
-            checked
+            let Err(refusal) = check_hello(client, asked, grant, early).await else {
+                return Ok(());
+            };
+            shared.note(client, asked, &refusal).await;
+            // For its error message; the connection ends either way.
+            write_all(client, &ALERT).await.ok();
+            Err(Refusal::broken(io::ErrorKind::ConnectionAborted.into()))
         }
         Spoken::Http => requests::first(shared, client, asked, early).await,
         Spoken::Raw if grant.is_raw() => Ok(()),

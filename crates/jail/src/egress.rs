@@ -7,13 +7,19 @@
 mod door;
 mod listeners;
 mod lockdown;
+mod owner;
+mod process;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::tried::Seen;
+
 pub(crate) use door::{Door, Exit, note};
 pub use lockdown::confine;
+pub(crate) use process::Given;
+pub use process::{confine_there, start};
 
 /// Nothing, to stand in the place of what is given away.
 pub fn null() -> belljar_sys::Result<std::os::fd::OwnedFd> {
@@ -54,7 +60,21 @@ pub struct EgressPlan {
     pub filter: Vec<u64>,
 }
 
+/// How the process that lets a sandbox out is confined itself: known before anybody wants out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confinement {
+    pub ids: Option<(u32, u32)>,
+    pub landlock_abi: u32,
+    pub filter: Vec<u64>,
+}
+
 impl EgressPlan {
+    pub fn confinement(&self) -> Confinement {
+        let (ids, landlock_abi, filter) = (self.ids, self.landlock_abi, self.filter.clone());
+        Confinement { ids, landlock_abi, filter }
+    }
+
     /// The ports that are listened on, each once.
     pub fn ports(&self) -> Vec<u16> {
         let mut ports: Vec<u16> = self.rules.iter().flat_map(|rule| rule.ports.clone()).collect();
@@ -170,7 +190,7 @@ impl Default for Budget {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Told {
-    /// It is locked down and accepts.
+    /// It is locked down, and waits for what to accept.
     Ready,
     /// Something was refused, for the first time or again.
     Refused(Refused),
@@ -191,6 +211,20 @@ pub struct Refused {
     /// What was seen: an address, a name, a method; empty where there is nothing to add.
     pub detail: String,
     pub count: u64,
+    /// Where the client is, while it waits for the refusal: the keeper looks who it is, and says [`Bid::Noted`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<From>,
+    /// Who was refused for the first time, if it could be found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Seen>,
+}
+
+/// A client inside, by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct From {
+    pub address: SocketAddr,
+    /// Rather than a stream.
+    pub datagrams: bool,
 }
 
 /// Which rule of the egress process refused.
@@ -237,8 +271,12 @@ pub struct Reached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bid {
+    /// First of all: the descriptor holds a [`Confinement`].
+    Confine,
     /// The plan is in the first descriptor; then come these listeners, in this order. Said again when it changes.
     Serve { listeners: Vec<Listener> },
+    /// Who was refused this has been looked for.
+    Noted { number: u32 },
     /// Say what was not said, and end.
     Finish,
 }

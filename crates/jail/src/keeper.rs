@@ -486,7 +486,7 @@ impl Keeper {
     fn open_door(&mut self, exit: Exit) -> std::result::Result<Check, Failed> {
         let single = SingleThreaded::prove().at(Step::Egress)?;
         let namespaces = self.namespaces.as_ref().ok_or(Errno::PROTO).at(Step::Egress)?;
-        let mut door = exit.open(&single, namespaces).at(Step::Egress)?;
+        let mut door = exit.open(&single, namespaces, init_number(self.init)).at(Step::Egress)?;
         let check = door.verify(self.network);
         self.door = Some(door);
         if !check.verified {
@@ -604,6 +604,10 @@ fn ended(ending: &Ending) -> End {
 pub(crate) fn is_pipe(stream: &OwnedFd) -> bool {
     rustix::fs::fstat(stream)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}
+
+fn init_number(init: Pid) -> u32 {
+    init.as_raw_nonzero().get().cast_unsigned()
 }
 
 /// How a listener is waited for.

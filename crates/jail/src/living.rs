@@ -154,6 +154,10 @@ pub(crate) struct Init {
 }
 
 impl Init {
+    fn number(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().cast_unsigned()
+    }
+
     /// Gives it another host name. Init has no privilege left for that; whoever made its user namespace has, in there.
     fn rename(&self, name: &str) -> Result<()> {
         let (user, uts) = &self.naming;

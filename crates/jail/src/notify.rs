@@ -376,7 +376,7 @@ fn read_texts(thread: u32, address: u64) -> Option<Vec<u8>> {
 }
 
 /// Who a thread belongs to, as the program sees it. What cannot be known is zero or empty.
-fn seen(thread: u32) -> Seen {
+pub(crate) fn seen(thread: u32) -> Seen {
     let own = status(thread);
     let parent = field(&own, "PPid:").and_then(|text| text.parse::<u32>().ok());
     let of_parent = parent.filter(|parent| *parent != 0).map(status);

@@ -114,6 +114,8 @@ pub struct Delivery {
     pub wall_ms: u64,
     /// As in a plan.
     pub egress: Option<EgressPlan>,
+    /// A process that was kept ready for it, by its number. Its socket and a descriptor for itself come last.
+    pub exit: Option<u32>,
 }
 
 /// The part of a delivery that reaches the program's own process.

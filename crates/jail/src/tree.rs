@@ -119,6 +119,27 @@ pub(crate) fn cpu_time_of(top: u32) -> Duration {
     sum
 }
 
+/// A process and all that descends from it, so many at most: parents before their children.
+pub(crate) fn below(top: u32, most: usize) -> Vec<u32> {
+    let mut found = vec![top];
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied()
+        && next < most
+    {
+        next += 1;
+        let threads =
+            std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for thread in threads.take(most) {
+            let children =
+                std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            let children = children.split_ascii_whitespace();
+            found.extend(children.filter_map(|one| one.parse::<u32>().ok()));
+        }
+        found.truncate(most);
+    }
+    found
+}
+
 /// proc(5) counts in hundredths of a second, whatever the kernel's own tick is.
 const TICK: Duration = Duration::from_millis(10);
 

@@ -11,11 +11,12 @@ use belljar_sys::{Errno, Result, fd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::egress::Given;
 use crate::payload;
 use crate::plan::{Delivery, Own, Placed, Plan};
 
 /// Files that one run may be given: what fits beside the plan and the standard streams.
-pub const MAX_PLACED: usize = fd::MAX_FDS - 4;
+pub const MAX_PLACED: usize = fd::MAX_FDS - 4; // fewer descriptors come with a delivery: a letter, a process's two
 
 /// The largest plan: a filter, some binds and the environment come nowhere near.
 const MAX_PLAN_BYTES: usize = 4 << 20;
@@ -210,20 +211,33 @@ impl Joining {
     }
 }
 
-/// Makes a held sandbox one run's own.
+/// Makes a held sandbox one run's own. `exit`: an egress process that was kept ready, as [`Delivery`] has it.
 pub fn send_delivery(
     control: impl AsFd,
     delivery: &Delivery,
     placed: &[BorrowedFd<'_>],
+    exit: &[BorrowedFd<'_>],
 ) -> std::io::Result<()> {
-    Ok(Letter::write(delivery)?.send(control, placed)?)
+    Ok(Letter::write(delivery)?.send(control, &[placed, exit].concat())?)
 }
 
 /// Receives what [`send_delivery`] sent. Anything else means that none will come: `ECANCELED`.
-pub(crate) fn receive_delivery(control: impl AsFd) -> Result<(Delivery, Vec<OwnedFd>)> {
+pub(crate) fn receive_delivery(
+    control: impl AsFd,
+) -> Result<(Delivery, Vec<OwnedFd>, Option<Given>)> {
     let received = receive_letter::<Delivery>(control)?;
-    let (delivery, placed) = received.ok_or(Errno::CANCELED)?;
-    if delivery.placed.len() == placed.len() { Ok((delivery, placed)) } else { Err(Errno::PROTO) }
+    let (delivery, mut fds) = received.ok_or(Errno::CANCELED)?;
+    let exit = fds.split_off(delivery.placed.len().min(fds.len()));
+    if delivery.placed.len() != fds.len() {
+        return Err(Errno::PROTO);
+    }
+    let mut exit = exit.into_iter();
+    let given = match (delivery.exit, exit.next(), exit.next(), exit.next()) {
+        (Some(id), Some(socket), Some(pidfd), None) => Some(Given { id, socket, pidfd }),
+        (None, None, None, None) => None,
+        _ => return Err(Errno::PROTO),
+    };
+    Ok((delivery, fds, given))
 }
 
 /// Sends init files to place in a sandbox that stands already.

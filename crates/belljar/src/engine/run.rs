@@ -22,11 +22,12 @@ use crate::model::request::StartRequest;
 use crate::model::secret::SecretMode;
 use crate::model::spec::{Source, Spec, WORKSPACE};
 use crate::native::cgroups::Cgroups;
+use crate::native::exit::Exit;
 use crate::native::plan::Planned;
 use crate::native::run::{Finished, Talk};
 use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
-use crate::pool::{self, Made};
+use crate::pool::{self, Made, Pool};
 use crate::screen::{Advice, Gate};
 
 /// Sandboxes that one run may find dead when it comes to them.
@@ -109,6 +110,22 @@ impl Run<'_> {
     pub fn on_event(mut self, sink: EventSink) -> Self {
         self.event_sink = Some(sink);
         self
+    }
+
+    /// The delivery with the way out, where there is one, and a process for it that was kept ready.
+    fn with_way_out(
+        &self,
+        delivery: &Delivery,
+        pool: &Pool,
+        keeper: u32,
+    ) -> (Delivery, Option<Exit>) {
+        let mut egress = self.egress(keeper);
+        let exit = egress.as_ref().and_then(|_| pool.take_exit());
+        if let (Some(plan), Some(exit)) = (&mut egress, &exit) {
+            plan.ids = exit.ids; // it is who it is
+        }
+        let number = exit.as_ref().map(Exit::id);
+        (Delivery { egress, exit: number, ..delivery.clone() }, exit)
     }
 
     fn egress(&self, keeper: u32) -> Option<EgressPlan> {
@@ -311,6 +328,7 @@ impl Run<'_> {
             placed: native::park::placed(&self.spec),
             wall_ms: self.spec.limits.wall_ms,
             egress: None,
+            exit: None,
         };
         // Before a sandbox is taken: a file that cannot be had is no reason to use one up.
         let placed = native::run::open_placed(&self.spec.placed)?;
@@ -344,8 +362,8 @@ impl Run<'_> {
             };
             begun(recording).await?;
             let mut tally = self.tally();
-            let delivery = Delivery { egress: self.egress(parked.keeper_id()), ..delivery.clone() };
-            match parked.run(&self.spec, &delivery, &placed, talk, &mut tally).await {
+            let (delivery, exit) = self.with_way_out(&delivery, pool, parked.keeper_id());
+            match parked.run(&self.spec, &delivery, &placed, exit, talk, &mut tally).await {
                 (Ok(finished), planned) => {
                     return self.outcome(id, finished, tally, planned, Start::Warm).map(Some);
                 }

@@ -7,7 +7,7 @@ use belljar_jail::egress::{
     Why,
 };
 
-use super::{Tally, shown, time_of};
+use super::{Tally, process, shown, time_of};
 use crate::model::event::{Event, EventKind, Severity};
 use crate::model::wording;
 
@@ -69,6 +69,8 @@ pub(super) fn closed_port(host: &str, port: u16) -> Event {
         why: Why::Port,
         detail: String::new(),
         count: 1,
+        from: None,
+        program: None,
     };
     event(&refused)
 }
@@ -131,7 +133,7 @@ pub(crate) fn event(refused: &Refused) -> Event {
         kind,
         severity,
         time: time_of(refused.time_ms),
-        process: None,
+        process: refused.program.as_ref().and_then(process),
         syscall: None,
         detail: wording::egress_refused(refused.why, &host, refused.port, &detail),
         rule: format!("egress/{}", rule(refused.why)),
@@ -212,6 +214,8 @@ mod tests {
             why,
             detail: String::new(),
             count: 2,
+            from: None,
+            program: None,
         };
         let name = event(&refused(Why::Name, 0));
         assert_eq!(

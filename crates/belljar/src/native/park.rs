@@ -7,6 +7,7 @@ use belljar_jail::plan::{Cgroup, Delivery, Own, Placed};
 use belljar_jail::report::{Message, Started};
 use belljar_jail::wire;
 
+use super::exit::Exit;
 use super::failure::explain;
 use super::identity::Chosen;
 use super::kind::Kind;
@@ -34,6 +35,8 @@ pub(crate) struct Holdings {
     pub claim: Chosen,
     /// What the keeper removes, unless it was killed: nobody else knows of a sandbox that waited.
     pub cgroup: Option<Cgroup>,
+    /// The egress process that it was given, if any: its number is another's once it is reaped.
+    pub exit: Option<Exit>,
 }
 
 impl Drop for Holdings {
@@ -119,10 +122,11 @@ impl Parked {
         spec: &Spec,
         delivery: &Delivery,
         placed: &[OwnedFd],
+        exit: Option<Exit>,
         talk: &mut Talk<'_>,
         tally: &mut Tally,
     ) -> (Result<Finished, Option<Error>>, Planned) {
-        let finished = self.deliver(spec, delivery, placed, talk, tally).await;
+        let finished = self.deliver(spec, delivery, (placed, exit), talk, tally).await;
         let Self { keeper, planned, .. } = self;
         // It has told its end: nothing of the sandbox is left but itself, on its way out.
         drop(keeper);
@@ -136,13 +140,15 @@ impl Parked {
         &mut self,
         spec: &Spec,
         delivery: &Delivery,
-        placed: &[OwnedFd],
+        (placed, exit): (&[OwnedFd], Option<Exit>),
         talk: &mut Talk<'_>,
         tally: &mut Tally,
     ) -> Result<Finished, Option<Error>> {
         let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
-        wire::send_delivery(&self.keeper.control, delivery, &fds).map_err(|_| None)?;
-        drop(fds);
+        let both = exit.as_ref().map(Exit::fds).unwrap_or_default();
+        wire::send_delivery(&self.keeper.control, delivery, &fds, &both).map_err(|_| None)?;
+        drop((fds, both));
+        self.keeper.hold_exit(exit.map(Exit::sent));
         let streams = self.streams.take().ok_or(None)?;
         let plan = &mut self.planned.plan;
         plan.placed.clone_from(&delivery.placed); // for what an error names

@@ -19,6 +19,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
 use super::alive::Alive;
+use super::exit::Exit;
 use super::failure::explain;
 use super::park::Holdings;
 use crate::capture::Capture;
@@ -155,6 +156,13 @@ impl Keeper {
     /// Keeps these until it is gone.
     pub(super) fn hold(&mut self, holdings: Holdings) {
         self.process.holdings = Some(holdings);
+    }
+
+    /// And this, which its sandbox uses.
+    pub(super) fn hold_exit(&mut self, exit: Option<Exit>) {
+        if let Some(holdings) = &mut self.process.holdings {
+            holdings.exit = exit;
+        }
     }
 
     /// Nothing has been heard of it since it was last listened to: it lives, and waits.

@@ -12,6 +12,11 @@ use crate::model::level::Level;
 pub struct PoolStats {
     pub waiting: usize,
     pub making: usize,
+    /// Egress processes that wait for a run that has a way out, and how many more should.
+    #[serde(default)]
+    pub exits: usize,
+    #[serde(default)]
+    pub exits_wanted: usize,
     pub floor: usize,
     pub ceiling: usize,
     /// Runs that found a sandbox waiting, and runs that did not.

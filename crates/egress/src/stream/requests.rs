@@ -229,7 +229,7 @@ pub(crate) async fn refuse(
     status: &str,
     refusal: Refusal,
 ) -> Refusal {
-    shared.note(asked, &refusal);
+    shared.note(client, asked, &refusal).await;
     say_no(client, status, &refusal.words(asked)).await;
     Refusal::broken(io::ErrorKind::ConnectionAborted.into())
 }

@@ -1,20 +1,21 @@
 //! The egress process as its keeper sees it: started, read back, heard, started again, ended.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use belljar_sys::process::{Child, SingleThreaded};
-use belljar_sys::{Errno, Result, fd, net, spawn};
+use belljar_sys::process::SingleThreaded;
+use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags};
 
 use super::listeners::{self, Listeners, Network};
-use super::{Bid, EGRESS_ROLE, EgressPlan, Reached, Refused, Told, Why};
+use super::process::{Given, Process};
+use super::{Bid, EgressPlan, From, Reached, Refused, Told, Why, owner};
 use crate::keeper::wait;
 use crate::layer::{Check, Layer};
 use crate::notify::now_ms;
-use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, control_pair, sealed_memory};
+use crate::tried::Seen;
+use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, sealed_memory};
 
 /// How long it may take to lock itself down.
 const READY_LIMIT: Duration = Duration::from_secs(10);
@@ -26,6 +27,8 @@ const MAX_AT_ONCE: usize = 32;
 const MAX_RESTARTS: u32 = 16;
 /// Hosts of the ledger; what is beyond them is one line of it.
 const MAX_LEDGER: usize = 1024;
+/// Programs that are looked for, of those that were refused something.
+const MAX_LOOKS: usize = 256;
 /// The name of that line.
 const OTHERS: &str = "(others)";
 
@@ -42,37 +45,11 @@ pub(crate) struct Door {
     now: Vec<Reached>,
     /// Refusals are numbered on from process to process.
     numbers: (u32, u32),
-}
-
-/// One egress process. Ended when dropped.
-#[derive(Debug)]
-struct Process {
-    // Dropped first: to it a closed socket means the end.
-    socket: OwnedFd,
-    child: Option<Child>,
-}
-
-impl Process {
-    fn start() -> Result<Self> {
-        let (socket, theirs) = control_pair()?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let own = Path::new("/proc/self/exe");
-        let child = spawn::with_socket(own, &[EGRESS_ROLE], theirs);
-        Ok(Self { socket, child: Some(child.map_err(|_| Errno::NOEXEC)?) })
-    }
-
-    fn id(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if let Some(child) = self.child.take() {
-            child.kill();
-            child.wait();
-        }
-    }
+    /// The sandbox's network, by its number, and its init, by which programs inside are found.
+    number: u64,
+    init: u32,
+    /// How often one was looked for.
+    looked: usize,
 }
 
 /// A way out whose process was started before the sandbox stands, so that both happen at once.
@@ -84,14 +61,25 @@ pub(crate) struct Exit {
 
 impl Exit {
     pub(crate) fn start(plan: EgressPlan) -> Result<Self> {
-        Ok(Self { plan, process: Process::start()? })
+        let process = Process::start(&plan)?;
+        Ok(Self { plan, process })
     }
 
-    /// Makes the listeners in the sandbox's network and hands them over.
-    pub(crate) fn open(self, single: &SingleThreaded, namespaces: &Namespaces) -> Result<Door> {
+    /// With a process that the engine kept ready.
+    pub(crate) fn given(plan: EgressPlan, ready: Given) -> Self {
+        Self { plan, process: Process::given(ready) }
+    }
+
+    /// Makes the listeners in the sandbox's network. They are handed over when the process was found locked down.
+    pub(crate) fn open(
+        self,
+        single: &SingleThreaded,
+        namespaces: &Namespaces,
+        init: u32,
+    ) -> Result<Door> {
         let network = Network::of(namespaces)?;
         let listeners = listeners::open(single, &network, &self.plan, None)?;
-        let door = Door {
+        Ok(Door {
             plan: self.plan,
             network,
             listeners,
@@ -100,9 +88,10 @@ impl Exit {
             before: Vec::new(),
             now: Vec::new(),
             numbers: (0, 0),
-        };
-        door.hand_over(&door.listeners)?;
-        Ok(door)
+            number: 0,
+            init,
+            looked: 0,
+        })
     }
 }
 
@@ -110,7 +99,9 @@ impl Door {
     /// Tells the process the plan, and gives it these listeners.
     fn hand_over(&self, listeners: &Listeners) -> Result<()> {
         let process = self.process.as_ref().ok_or(Errno::CHILD)?;
-        let json = serde_json::to_vec(&self.plan).map_err(|_| Errno::PROTO)?;
+        // It has its filter.
+        let plan = EgressPlan { filter: Vec::new(), ..self.plan.clone() };
+        let json = serde_json::to_vec(&plan).map_err(|_| Errno::PROTO)?;
         let memory = sealed_memory("egress", &json).map_err(|_| Errno::NOMEM)?;
         let bid = Bid::Serve { listeners: listeners.iter().map(|(kind, _)| *kind).collect() };
         let word = serde_json::to_vec(&bid).map_err(|_| Errno::PROTO)?;
@@ -123,7 +114,10 @@ impl Door {
     pub(crate) fn change(&mut self, single: &SingleThreaded, plan: EgressPlan) -> Result<()> {
         let new = listeners::open(single, &self.network, &plan, Some(&self.plan))?;
         self.plan = EgressPlan { rules: plan.rules, ..self.plan.clone() };
-        self.hand_over(&new)?;
+        // One that is not locked down yet gets all of it then.
+        if self.process.as_ref().is_none_or(|process| process.serves) {
+            self.hand_over(&new)?;
+        }
         self.listeners.extend(new);
         Ok(())
     }
@@ -132,20 +126,41 @@ impl Door {
         &self.plan
     }
 
-    /// Waits until it is locked down, and looks whether it is.
+    /// Waits until the process is locked down, looks whether it is, and lets it accept if so.
     pub(crate) fn verify(&mut self, network: u64) -> Check {
+        self.number = network;
+        let mut ready = self.await_ready();
+        if !ready && self.process.as_ref().is_some_and(Process::was_given) {
+            // It died while it waited for somebody to want it.
+            self.process = Process::start(&self.plan).ok();
+            ready = self.await_ready();
+        }
+        let mut check = self.check(ready);
+        check.verified = check.verified && self.let_serve().is_ok();
+        check
+    }
+
+    fn await_ready(&self) -> bool {
         let deadline = Instant::now() + READY_LIMIT;
-        let ready = loop {
+        loop {
             match self.receive() {
-                Ok(Some(Told::Ready)) => break true,
+                Ok(Some(Told::Ready)) => return true,
                 Ok(Some(_)) => {}
                 Err(Errno::AGAIN) if Instant::now() < deadline => {
                     self.pause(deadline);
                 }
-                Ok(None) | Err(_) => break false,
+                Ok(None) | Err(_) => return false,
             }
-        };
-        self.check(ready, network)
+        }
+    }
+
+    /// From now on it accepts.
+    fn let_serve(&mut self) -> Result<()> {
+        self.hand_over(&self.listeners)?;
+        if let Some(process) = &mut self.process {
+            process.serves = true;
+        }
+        Ok(())
     }
 
     fn pause(&self, deadline: Instant) {
@@ -157,7 +172,8 @@ impl Door {
     }
 
     /// What the kernel says of the process and of its listeners.
-    fn check(&self, ready: bool, network: u64) -> Check {
+    fn check(&self, ready: bool) -> Check {
+        let network = self.number;
         let pid = self.process.as_ref().map_or(0, Process::id);
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let fields: HashMap<&str, &str> = status
@@ -194,6 +210,7 @@ impl Door {
         let mut told = Vec::new();
         for _ in 0..MAX_AT_ONCE {
             match self.receive() {
+                Ok(Some(Told::Ready)) => self.welcome(),
                 Ok(Some(one)) => told.push(self.take(one)),
                 Err(Errno::AGAIN) => break,
                 Ok(None) | Err(_) => {
@@ -202,8 +219,17 @@ impl Door {
                 }
             }
         }
-        told.retain(|one| *one != Told::Ready);
         told
+    }
+
+    /// One that was started again is locked down, as it says. Until it was found to be, it has nothing to accept from.
+    fn welcome(&mut self) {
+        let serves = self.process.as_ref().is_some_and(|process| process.serves);
+        if serves || self.check(true).verified && self.let_serve().is_ok() {
+            return;
+        }
+        self.process = None;
+        self.listeners.clear();
     }
 
     /// One message; `None` when there will be no more. What cannot be understood is as good as a crash.
@@ -219,6 +245,10 @@ impl Door {
         match told {
             Told::Ready => Told::Ready,
             Told::Refused(mut one) => {
+                if let Some(from) = one.from.take() {
+                    one.program = self.who(from);
+                    self.acknowledge(one.number);
+                }
                 one.number = one.number.saturating_add(self.numbers.0);
                 self.numbers.1 = self.numbers.1.max(one.number.saturating_add(1));
                 Told::Refused(one)
@@ -237,6 +267,21 @@ impl Door {
         }
     }
 
+    /// Who is refused, as far as it can be found out in a bounded time.
+    fn who(&mut self, from: From) -> Option<Seen> {
+        self.looked += 1;
+        (self.looked <= MAX_LOOKS).then(|| owner::of(self.init, from)).flatten()
+    }
+
+    /// Whoever was refused waits until we know who it is.
+    fn acknowledge(&self, number: u32) {
+        let word = serde_json::to_vec(&Bid::Noted { number }).unwrap_or_default();
+        if let Some(process) = &self.process {
+            // It waits for a bounded time.
+            fd::try_send(&process.socket, &word).ok();
+        }
+    }
+
     /// It has crashed: everything it carried is cut, and another takes its place.
     fn restart(&mut self) -> Told {
         self.process = None;
@@ -248,10 +293,7 @@ impl Door {
         }
         self.restarts += 1;
         if self.restarts <= MAX_RESTARTS {
-            self.process = Process::start().ok();
-            if self.hand_over(&self.listeners).is_err() {
-                self.process = None;
-            }
+            self.process = Process::start(&self.plan).ok();
         }
         if self.process.is_none() {
             self.listeners.clear(); // refused at once, rather than never answered
@@ -266,6 +308,8 @@ impl Door {
             why: Why::Crashed,
             detail: String::new(),
             count: 1,
+            from: None,
+            program: None,
         })
     }
 

@@ -5,17 +5,17 @@ use belljar_sys::{Errno, Result, landlock, seccomp};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 
-use super::EgressPlan;
+use super::Confinement;
 use crate::lockdown::{drop_bounding_set, drop_capabilities, forbid_new_privileges};
 
 /// Sockets and pipes of all its connections.
 const OPEN_FILES: u64 = 4096;
 
 /// Takes everything away from this process but its sockets, for good. It must have one thread.
-pub fn confine(plan: &EgressPlan) -> Result<()> {
+pub fn confine(how: &Confinement) -> Result<()> {
     raise_open_files();
     drop_bounding_set()?;
-    if let Some((uid, gid)) = plan.ids {
+    if let Some((uid, gid)) = how.ids {
         clear_groups()?;
         set_gid(gid)?;
         set_uid(uid)?;
@@ -24,8 +24,8 @@ pub fn confine(plan: &EgressPlan) -> Result<()> {
     forbid_new_privileges()?;
     // After the ids, whose change makes the kernel forget it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    forget_files(plan.landlock_abi)?;
-    let filter: Vec<_> = plan.filter.iter().map(|one| crate::plan::unpack(*one)).collect();
+    forget_files(how.landlock_abi)?;
+    let filter: Vec<_> = how.filter.iter().map(|one| crate::plan::unpack(*one)).collect();
     seccomp::install(&filter)
 }
 

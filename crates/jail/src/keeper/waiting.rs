@@ -68,9 +68,13 @@ impl Keeper {
         if !matches!(heard, Heard::Control) {
             return Err(heard.stopped(Step::Exec).into());
         }
-        let (delivery, contents) = receive_delivery(control).at(Step::Plan)?;
-        let Delivery { argv, environment, placed, wall_ms, egress } = delivery;
-        let exit = egress.map(|plan| Exit::start(plan).at(Step::Egress)).transpose()?;
+        let (delivery, contents, given) = receive_delivery(control).at(Step::Plan)?;
+        let Delivery { argv, environment, placed, wall_ms, egress, exit: _ } = delivery;
+        let exit = match (egress, given) {
+            (None, _) => None,
+            (Some(plan), Some(given)) => Some(Exit::given(plan, given)),
+            (Some(plan), None) => Some(Exit::start(plan).at(Step::Egress)?),
+        };
         if !placed.is_empty() {
             send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
             let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Placed)?;

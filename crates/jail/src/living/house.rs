@@ -105,7 +105,7 @@ impl House {
         namespaces: Namespaces,
     ) -> Result<Self> {
         let LivingPlan { mut plan, directory, idle_ms, expires_at_ms, .. } = living;
-        let network = Network::new(namespaces, plan.egress.take());
+        let network = Network::new(namespaces, init.number(), plan.egress.take());
         let Files::Root(root) = &plan.files else {
             return Err(Errno::INVAL);
         };

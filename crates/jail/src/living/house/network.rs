@@ -19,6 +19,8 @@ const MAX_REFUSED: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Network {
     namespaces: Namespaces,
+    /// By which programs inside are found.
+    init: u32,
     /// To be opened with the sandbox.
     wanted: Option<EgressPlan>,
     door: Option<Door>,
@@ -27,8 +29,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(namespaces: Namespaces, wanted: Option<EgressPlan>) -> Self {
-        Self { namespaces, wanted, door: None, refused: Vec::new(), reached: Vec::new() }
+    pub(super) fn new(namespaces: Namespaces, init: u32, wanted: Option<EgressPlan>) -> Self {
+        Self { namespaces, init, wanted, door: None, refused: Vec::new(), reached: Vec::new() }
     }
 
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -75,7 +77,7 @@ impl Network {
 
     fn open(&mut self, plan: EgressPlan) -> Result<Check> {
         let single = SingleThreaded::prove()?;
-        let mut door = Exit::start(plan)?.open(&single, &self.namespaces)?;
+        let mut door = Exit::start(plan)?.open(&single, &self.namespaces, self.init)?;
         let check = door.verify(self.number());
         self.door = check.verified.then_some(door);
         Ok(check)
