@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod bench;
 mod cgroups;
+mod fuzz;
 mod r#gen;
 mod leaks;
 mod ordinary_user;
@@ -43,6 +44,8 @@ enum Command {
     /// Measure, and compare with the targets
     #[command(subcommand)]
     Bench(Bench),
+    /// Feed everything that reads bytes of strangers with what it was not made for (libFuzzer)
+    Fuzz(FuzzArgs),
     /// Write the generated documents again (docs/reference)
     Gen,
     /// The work that `bench overhead` measures
@@ -232,6 +235,16 @@ pub(crate) struct HttpArgs {
     belljar: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct FuzzArgs {
+    /// Only this one (default: all, one after the other)
+    #[arg(value_name = "TARGET")]
+    target: Option<String>,
+    /// How long for each
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+}
+
 fn main() -> ExitCode {
     let verdict = match Cli::parse().command {
         Command::Test(args) => test::run(&args),
@@ -248,6 +261,7 @@ fn main() -> ExitCode {
         Command::Work => bench::overhead::work(),
         Command::Bench(Bench::Grade(args)) => bench::grade::grade(&args),
         Command::Bench(Bench::Http(args)) => bench::web::web(&args),
+        Command::Fuzz(args) => fuzz::fuzz(&args),
         Command::Gen => r#gen::write().map(|()| Passed::Yes),
     };
     report(verdict)

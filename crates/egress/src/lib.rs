@@ -16,6 +16,8 @@ mod http;
 mod ledger;
 mod message;
 mod names;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod parsing;
 mod policy;
 mod process;
 mod proxy;

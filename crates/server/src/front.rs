@@ -36,7 +36,7 @@ pub(crate) struct RequestId(pub(crate) String);
 
 impl RequestId {
     /// The caller's, if it is a plain word; else a new one.
-    fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let plain = |one: u8| one.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&one);
         let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
         let given = given.filter(|one| !one.is_empty() && one.len() <= MOST_ID);

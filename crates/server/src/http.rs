@@ -128,14 +128,21 @@ impl FromRequestParts<Arc<Server>> for Mine {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn page_part(cursor: Option<&str>) -> Result<(), Problem> {
     page::Part::new(None, cursor).map(drop)
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn question_of(text: &str) {
     sandboxes::any_question(text);
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn forms_of(headers: &hyper::HeaderMap) {
+    format::Format::of(headers);
+    assert_ne!(format::Format::of_stream(headers), format::Format::Json, "a stream is none");
+    lines::last_event(headers);
 }
 
 async fn not_found(request: Request) -> Problem {

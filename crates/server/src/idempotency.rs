@@ -8,7 +8,7 @@ pub(crate) mod kept;
 mod recorded;
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -241,7 +241,7 @@ async fn unknown(server: &Server, tenant: &str, since_us: u64, request_id: Strin
 }
 
 /// The runs that a request began, as far as they are recorded.
-fn runs_of(directory: &PathBuf, filter: &Filter) -> Vec<String> {
+fn runs_of(directory: &Path, filter: &Filter) -> Vec<String> {
     let read =
         Store::read(directory).and_then(|store| audit::list(&store, filter, None, MOST_NAMED));
     read.unwrap_or_default().into_iter().map(|line| line.execution_id).collect()
@@ -325,7 +325,7 @@ fn digest(parts: &[&[u8]]) -> [u8; 32] {
     hasher.finalize().into()
 }
 
-fn check(key: &HeaderValue) -> Result<String, Problem> {
+pub(crate) fn check(key: &HeaderValue) -> Result<String, Problem> {
     let text = key.to_str().ok().filter(|text| !text.is_empty() && text.len() <= MOST_KEY);
     text.map(ToOwned::to_owned).ok_or_else(|| {
         let reason = format!("must be 1 to {MOST_KEY} visible ASCII characters");

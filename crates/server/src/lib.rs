@@ -19,8 +19,8 @@ mod local;
 pub mod mcp;
 mod metrics;
 mod openapi;
-#[cfg(test)]
-mod parsing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod parsing;
 pub mod places;
 mod policy;
 mod principal;

@@ -349,7 +349,7 @@ impl Loaded {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn parse_for_test(text: &str) -> Result<(), String> {
     PolicyFile::parse(text).map(drop)
 }

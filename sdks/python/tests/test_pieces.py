@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import sysconfig
 import tarfile
@@ -188,6 +189,23 @@ def test_refusals_are_tried_again_with_the_same_key(scripted: str) -> None:
     assert Scripted.seen[-1][1] not in keys
 
 
+def test_a_run_whose_connection_broke_is_asked_for_again_with_its_key(scripted: str) -> None:
+    Scripted.answers = [(0, {}, b""), (0, {}, b""), (200, {}, OUTCOME)]
+    with belljar.Client(scripted) as client:
+        assert client.run("print(1)").stdout == "hi"
+    assert len(Scripted.seen) == 3 and len({key for _, key in Scripted.seen}) == 1
+
+
+def test_only_what_heeds_its_key_is_sent_again() -> None:
+    document = json.loads((Path(__file__).parents[3] / "docs/reference/openapi.json").read_text())
+    for path, methods in document["paths"].items():
+        if "post" in methods:
+            heeds = "Idempotency-Key" in json.dumps(methods["post"].get("parameters", []))
+            filled = re.sub(r"{[^}]*}", "x", path)
+            assert _retry.Call("POST", filled).repeatable == heeds, path
+    assert _retry.Call("GET", "/v1/sandboxes/x/files/y").repeatable
+
+
 def test_what_is_not_worth_another_try_is_told_at_once(scripted: str) -> None:
     for answer, kind in [
         (busy(**{"should-retry": "false"}), belljar.BusyError),
@@ -195,8 +213,7 @@ def test_what_is_not_worth_another_try_is_told_at_once(scripted: str) -> None:
         ((503, {}, b'{"kind": "unavailable"}'), belljar.UnavailableError),
         ((400, {}, b'{"kind": "spec"}'), belljar.InvalidRequest),
         ((500, {}, b"oops"), belljar.ServerFault),
-        # Nobody knows whether it was run: it is not run twice.
-        ((0, {}, b""), belljar.ConnectionFailed),
+        ((409, {}, b'{"code": "outcome_unknown", "executions": ["01X"]}'), belljar.IdempotencyError),
         ((200, {}, b'{"type": "stdout", "data": "x"}\n'), belljar.StreamCut),
         ((200, {}, b"no json\n"), belljar.ConnectionFailed),
     ]:

@@ -198,8 +198,7 @@ impl Files {
             return Err(FileFault::Paused.at(path));
         }
         let started = (self.0.start)().await;
-        let socket = started
-            .map_err(|error| FileFault::Agent(format!("cannot be started: {error}")).at(path))?;
+        let socket = started.map_err(|error| FileFault::unstarted(&error).at(path))?;
         let broken = |error| FileFault::Agent(format!("cannot be reached: {error}")).at(path);
         Line::new(socket, self.0.patience, self.0.paused.subscribe()).map_err(broken)
     }

@@ -189,7 +189,7 @@ fn all_lines() -> String {
     format!("SELECT {LINE_COLUMNS} FROM records WHERE seq < ?1 ORDER BY seq DESC")
 }
 
-fn lines_of_tenant() -> String {
+pub(super) fn lines_of_tenant() -> String {
     format!(
         "SELECT {LINE_COLUMNS} FROM records WHERE seq < ?1 AND seq IN (\
          SELECT seq FROM records WHERE {KEY} = ?2 UNION ALL \

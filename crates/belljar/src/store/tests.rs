@@ -64,6 +64,45 @@ pub(super) fn run_of(run: u64) -> Vec<Append> {
 }
 
 #[test]
+fn lines_of_a_tenant_are_found_by_their_key() {
+    let place = Place::new();
+    let mut store = place.open();
+    let keys = [Some("one"), Some("one/ci"), Some("one-more"), Some("one0"), None, Some("on")];
+    for (number, key) in keys.into_iter().enumerate() {
+        let summary = key.map_or("{}".to_owned(), |key| format!("{{\"key\":\"{key}\"}}"));
+        let run = format!("RUN{number}");
+        let entry = Entry { at_us: 1, kind: "start".into(), run, summary, detail: "{}".into() };
+        let run_is = RunIs::Begun { engine: "e".into() };
+        store.append(vec![Append { entry, run_is }]).unwrap();
+    }
+    let lines = |tenant, before| {
+        let mut found = Vec::new();
+        let which = Rows { tenant, before };
+        store
+            .each_line_back(which, |line| {
+                assert!(line.is_open);
+                found.push(line.run);
+                Scan::On
+            })
+            .unwrap();
+        found
+    };
+    assert_eq!(lines(Some("one"), None), ["RUN1", "RUN0"]);
+    assert_eq!(lines(Some("one"), Some(2)), ["RUN0"]);
+    assert_eq!(lines(Some("none"), None), [""; 0]);
+    assert_eq!(lines(None, None).len(), keys.len());
+    let text = format!("EXPLAIN QUERY PLAN {}", scan::lines_of_tenant());
+    let mut query = store.connection.prepare(&text).unwrap();
+    let plan: Vec<String> = query
+        .query_map(params![9, "a", "a/", "a0"], |row| row.get(3))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    assert!(!plan.iter().any(|step| step.starts_with("SCAN")), "{plan:?}");
+    assert!(plan.iter().any(|step| step.contains("records_of_key")), "{plan:?}");
+}
+
+#[test]
 fn what_was_appended_is_there_after_opening_again() {
     let place = Place::with(3);
     let head = place.open().append(run_of(3)).unwrap();

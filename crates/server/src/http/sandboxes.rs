@@ -93,7 +93,7 @@ impl Paged {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn any_question(text: &str) {
     let request = hyper::Request::builder().uri(format!("/?{text}"));
     if let Ok(request) = request.body(axum::body::Body::empty()) {

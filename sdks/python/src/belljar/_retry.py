@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
@@ -18,6 +19,12 @@ LONGEST_PAUSE_S = 5.0
 MOST_PATIENCE_S = 30.0
 #: The longest line of a stream: an outcome with all the output that may be kept.
 MAX_LINE_BYTES = 1 << 30
+
+#: What the server carries out once for each key, also when it was killed between: a test compares with its document.
+_ONCE = re.compile(
+    r"/v1/(runs|batches|grades|evolutions|sandboxes|sandboxes/run_(python|shell)"
+    r"|sandboxes/[^/]+/(code|contexts|exec|fork|shell|snapshots))"
+)
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
@@ -44,7 +51,7 @@ class Call:
     @property
     def repeatable(self) -> bool:
         """Whether sending it twice does no more than sending it once."""
-        return self.method != "POST"
+        return self.method != "POST" or _ONCE.fullmatch(self.path.split("?")[0]) is not None
 
 
 def pause(attempt: int, most: int, error: ApiError, headers: Mapping[str, str]) -> Optional[float]:

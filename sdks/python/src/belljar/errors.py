@@ -125,7 +125,8 @@ class ScreenedError(ApiError):
 
 
 class IdempotencyError(ApiError):
-    """The same idempotency key came with another request."""
+    """The same idempotency key came with another request, or the first one's answer is not there any more; then
+    ``problem["executions"]`` names the runs that were begun, as far as they are known."""
 
 
 class BusyError(ApiError):
@@ -164,6 +165,8 @@ _BY_CODE: Mapping[str, Type[ApiError]] = {
     "disk_full": TooLargeError,
     "screened": ScreenedError,
     "idempotency_mismatch": IdempotencyError,
+    "idempotency_lost": IdempotencyError,
+    "outcome_unknown": IdempotencyError,
     "busy": BusyError,
     "rate_limited": BusyError,
     "budget_spent": BusyError,

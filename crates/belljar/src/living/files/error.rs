@@ -1,7 +1,10 @@
 //! Why a file operation was not done.
 
 use belljar_jail::agent::wire::Fault;
+use belljar_jail::report::Step;
 use belljar_sys::{Errno, errno_name};
+
+use crate::model::error::Error;
 
 /// What was asked could not be done, and with which file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +48,9 @@ pub enum FileFault {
         "is on another file system than where it should go. hint: copy it and remove the original"
     )]
     OtherFileSystem,
+    /// It ended, or is ending, while it was asked.
+    #[error("the sandbox ended meanwhile. hint: start it first")]
+    Ended,
     /// Nothing in it can answer.
     #[error("the sandbox is paused. hint: resume it first")]
     Paused,
@@ -80,6 +86,7 @@ impl FileFault {
             Self::NotRegular => "not_regular",
             Self::Changed => "changed",
             Self::OtherFileSystem => "other_file_system",
+            Self::Ended => "conflict",
             Self::Paused => "paused",
             Self::Refused(_) => "refused",
             Self::Kernel(_) => "kernel",
@@ -90,6 +97,19 @@ impl FileFault {
 
     pub(super) fn at(self, path: &[u8]) -> FileError {
         FileError { path: String::from_utf8_lossy(path).into_owned(), fault: self }
+    }
+
+    /// Why no agent could be started. A sandbox may forbid its own user its own root, and may end at any moment: both
+    /// are its own doing.
+    pub(super) fn unstarted(error: &Error) -> Self {
+        if let Error::Setup { step, errno, .. } = error {
+            match (step, errno.as_str()) {
+                (Step::Directory, "EACCES") => return Self::Denied,
+                (Step::Fork, "ECHILD") => return Self::Ended,
+                _ => {}
+            }
+        }
+        Self::Agent(format!("cannot be started: {error}"))
     }
 
     pub(super) fn agent(what: &str) -> Self {

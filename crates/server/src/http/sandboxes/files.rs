@@ -84,6 +84,7 @@ fn wrong(error: FileError) -> Problem {
         | FileFault::NotEmpty
         | FileFault::NotRegular
         | FileFault::Changed
+        | FileFault::Ended
         | FileFault::Paused
         | FileFault::OtherFileSystem => StatusCode::CONFLICT,
         FileFault::Denied | FileFault::ReadOnly => StatusCode::FORBIDDEN,
