@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use belljar_jail::egress::{Bid, EgressPlan, Listener, Told, confine};
 use belljar_jail::wire::{MAX_MESSAGE_BYTES, read_memory};
+use belljar_swap::Sealed;
 use belljar_sys::{Errno, fd};
 use rustix::process::DumpableBehavior;
 use tokio::io::Interest;
@@ -14,6 +15,7 @@ use tokio::net::{TcpListener, UdpSocket, UnixDatagram};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::door::{Shared, accept};
+use crate::ended::Ended;
 use crate::{dns, ledger};
 
 /// The process's whole life, as its exit code.
@@ -36,14 +38,16 @@ fn live() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::chdir("/")?;
     let said = hear(&control)?;
-    let (plan, listeners) = serve_bid(said)?;
+    let Served { plan, secrets, listeners } = serve_bid(said)?;
+    // Whom real hosts are verified by, and who speaks for them inside, while nothing is refused yet.
+    let ended = Ended::new(secrets)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     rustix::io::ioctl_fionbio(&control, true)?;
     // Last: nothing that comes needs a file, and nothing has been accepted.
     confine(&plan)?;
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(control, plan, listeners))
+    local.block_on(&runtime, serve(control, (plan, ended), listeners))
 }
 
 fn hear(control: &OwnedFd) -> io::Result<Said> {
@@ -58,18 +62,31 @@ fn hear(control: &OwnedFd) -> io::Result<Said> {
 
 type Listeners = Vec<(Listener, OwnedFd)>;
 
-fn serve_bid(said: Said) -> io::Result<(EgressPlan, Listeners)> {
-    let Bid::Serve { listeners } = said.bid else {
+/// A bid to serve, read.
+struct Served {
+    plan: EgressPlan,
+    secrets: Vec<Sealed>,
+    listeners: Listeners,
+}
+
+fn serve_bid(said: Said) -> io::Result<Served> {
+    let Bid::Serve { secrets, listeners } = said.bid else {
         return Err(Errno::PROTO.into());
     };
     let mut fds = said.fds.into_iter();
     let plan = read_memory(&fds.next().ok_or(Errno::PROTO)?)?;
-    Ok((plan, listeners.into_iter().zip(fds).collect()))
+    let secrets = fds.by_ref().take(secrets).map(|memory| Ok(read_memory(&memory)?));
+    let secrets = secrets.collect::<io::Result<_>>()?;
+    Ok(Served { plan, secrets, listeners: listeners.into_iter().zip(fds).collect() })
 }
 
-async fn serve(control: OwnedFd, plan: EgressPlan, listeners: Listeners) -> io::Result<()> {
+async fn serve(
+    control: OwnedFd,
+    (plan, ended): (EgressPlan, Ended),
+    listeners: Listeners,
+) -> io::Result<()> {
     let keeper = UnixDatagram::from_std(control.into())?;
-    let shared = Rc::new(Shared::new(&plan));
+    let shared = Rc::new(Shared::new(&plan, ended));
     drop(plan);
     open(&shared, listeners)?;
     ledger::say(&keeper, &Told::Ready).await?;
@@ -121,7 +138,8 @@ async fn obey(shared: &Rc<Shared>, keeper: &UnixDatagram) -> io::Result<()> {
         match serde_json::from_slice(&bytes)? {
             Bid::Finish => return Ok(()),
             bid @ Bid::Serve { .. } => {
-                let (plan, listeners) = serve_bid(Said { bid, fds })?;
+                let Served { plan, secrets, listeners } = serve_bid(Said { bid, fds })?;
+                shared.ended.change(secrets);
                 shared.change(&plan);
                 open(shared, listeners)?;
             }

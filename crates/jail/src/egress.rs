@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use door::{Door, Exit, note};
+pub(crate) use door::{Door, Exit, Secrets, note};
 pub use lockdown::confine;
 
 /// Nothing, to stand in the place of what is given away.
@@ -219,6 +219,16 @@ pub enum Why {
     Budget,
     /// The policy was tightened while it was open.
     Tightened,
+    /// A placeholder on its way to where it may not go.
+    Placeholder,
+    /// A value that nobody needs, on its way out.
+    Canary,
+    /// The real host does not show that it is who it should be, where the egress process looks inside.
+    Certificate,
+    /// The real host speaks no HTTP/1.1, where the egress process looks inside.
+    Http2,
+    /// The program does not believe the sandbox's own authority.
+    Distrusted,
     /// The egress process itself crashed.
     Crashed,
 }
@@ -237,8 +247,9 @@ pub struct Reached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bid {
-    /// The plan is in the first descriptor; then come these listeners, in this order. Said again when it changes.
-    Serve { listeners: Vec<Listener> },
+    /// The plan is in the first descriptor; in so many that follow is what it must know of secrets, of which the later
+    /// one counts; then come these listeners, in this order. Said again when something changes.
+    Serve { secrets: usize, listeners: Vec<Listener> },
     /// Say what was not said, and end.
     Finish,
 }

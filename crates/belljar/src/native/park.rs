@@ -11,11 +11,12 @@ use super::failure::explain;
 use super::identity::Chosen;
 use super::kind::Kind;
 use super::plan::Planned;
-use super::run::{Finished, Keeper, OurStreams, Streams, Talk, follow};
+use super::run::{Finished, Keeper, OurStreams, Streams, Talk, follow, send_secrets};
 use super::zygote::Zygote;
 use crate::events::Tally;
 use crate::model::error::Error;
 use crate::model::spec::Spec;
+use crate::secrets::TRUST;
 
 /// A sandbox that nobody has used. When it is dropped its keeper ends it.
 pub(crate) struct Parked {
@@ -142,6 +143,7 @@ impl Parked {
     ) -> Result<Finished, Option<Error>> {
         let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
         wire::send_delivery(&self.keeper.control, delivery, &fds).map_err(|_| None)?;
+        send_secrets(&self.keeper, spec).map_err(|_| None)?;
         drop(fds);
         let streams = self.streams.take().ok_or(None)?;
         let plan = &mut self.planned.plan;
@@ -158,6 +160,10 @@ impl Parked {
 
 /// What a delivery says of the files that a Spec places.
 pub(crate) fn placed(spec: &Spec) -> Vec<Placed> {
-    let file = |path: &std::path::PathBuf| Placed { path: path.clone(), executable: false };
-    spec.placed.iter().map(|one| file(&one.path)).collect()
+    let file = |path: &std::path::PathBuf| Placed {
+        path: path.clone(),
+        executable: false,
+        read_only: path.starts_with(TRUST),
+    };
+    spec.all_placed().map(|one| file(&one.path)).collect()
 }

@@ -33,6 +33,7 @@ const OTHERS: &str = "(others)";
 #[derive(Debug)]
 pub(crate) struct Door {
     plan: EgressPlan,
+    secrets: Secrets,
     network: Network,
     listeners: Listeners,
     process: Option<Process>,
@@ -42,6 +43,30 @@ pub(crate) struct Door {
     now: Vec<Reached>,
     /// Refusals are numbered on from process to process.
     numbers: (u32, u32),
+}
+
+/// What the process must know of secrets, in sealed files of memory that only it reads: as it was at first, and what has
+/// changed of it since.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    first: Option<OwnedFd>,
+    newer: Option<OwnedFd>,
+}
+
+impl Secrets {
+    pub(crate) fn new(first: Option<OwnedFd>) -> Self {
+        Self { first, newer: None }
+    }
+
+    pub(crate) fn renew(&mut self, newer: OwnedFd) {
+        self.newer = Some(newer);
+    }
+
+    /// With the first there is nothing that could be newer.
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let newer = self.newer.as_ref().filter(|_| self.first.is_some());
+        self.first.iter().chain(newer).map(AsFd::as_fd)
+    }
 }
 
 /// One egress process. Ended when dropped.
@@ -79,12 +104,13 @@ impl Drop for Process {
 #[derive(Debug)]
 pub(crate) struct Exit {
     plan: EgressPlan,
+    secrets: Secrets,
     process: Process,
 }
 
 impl Exit {
-    pub(crate) fn start(plan: EgressPlan) -> Result<Self> {
-        Ok(Self { plan, process: Process::start()? })
+    pub(crate) fn start(plan: EgressPlan, secrets: Secrets) -> Result<Self> {
+        Ok(Self { plan, secrets, process: Process::start()? })
     }
 
     /// Makes the listeners in the sandbox's network and hands them over.
@@ -93,6 +119,7 @@ impl Exit {
         let listeners = listeners::open(single, &network, &self.plan, None)?;
         let door = Door {
             plan: self.plan,
+            secrets: self.secrets,
             network,
             listeners,
             process: Some(self.process),
@@ -112,9 +139,13 @@ impl Door {
         let process = self.process.as_ref().ok_or(Errno::CHILD)?;
         let json = serde_json::to_vec(&self.plan).map_err(|_| Errno::PROTO)?;
         let memory = sealed_memory("egress", &json).map_err(|_| Errno::NOMEM)?;
-        let bid = Bid::Serve { listeners: listeners.iter().map(|(kind, _)| *kind).collect() };
+        let bid = Bid::Serve {
+            secrets: self.secrets.fds().count(),
+            listeners: listeners.iter().map(|(kind, _)| *kind).collect(),
+        };
         let word = serde_json::to_vec(&bid).map_err(|_| Errno::PROTO)?;
         let mut fds = vec![memory.as_fd()];
+        fds.extend(self.secrets.fds());
         fds.extend(listeners.iter().map(|(_, socket)| socket.as_fd()));
         fd::send(&process.socket, &word, &fds)
     }
@@ -126,6 +157,12 @@ impl Door {
         self.hand_over(&new)?;
         self.listeners.extend(new);
         Ok(())
+    }
+
+    /// Other values of secrets, from the next request on.
+    pub(crate) fn renew(&mut self, newer: OwnedFd) -> Result<()> {
+        self.secrets.renew(newer);
+        self.hand_over(&Vec::new())
     }
 
     pub(crate) fn plan(&self) -> &EgressPlan {
