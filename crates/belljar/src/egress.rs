@@ -28,6 +28,8 @@ pub struct Network {
     /// Whether a request may name addresses that are not public. Sets may in any case.
     pub private_by_request: bool,
     pub budget: Budget,
+    /// Authorities of the operator's own, beside the host's, in PEM: for hosts that secrets are put in for.
+    pub ca_file: Option<PathBuf>,
     /// `[egress.NAME]`, which a request names as `@NAME`.
     pub sets: BTreeMap<String, EgressRule>,
 }
@@ -38,6 +40,7 @@ impl Default for Network {
             nameservers: Vec::new(),
             private_by_request: true,
             budget: Budget::default(),
+            ca_file: None,
             sets: BTreeMap::new(),
         }
     }
@@ -58,6 +61,7 @@ struct NetworkSettings {
     nameservers: Option<Vec<String>>,
     private_by_request: Option<bool>,
     budget: Option<Budget>,
+    ca_file: Option<PathBuf>,
 }
 
 /// Where settings are looked for: the file that `BELLJAR_CONFIG` names, or the host's and then the user's.
@@ -88,6 +92,8 @@ impl Network {
             self.nameservers = network.nameservers.unwrap_or(self.nameservers);
             self.private_by_request = network.private_by_request.unwrap_or(self.private_by_request);
             self.budget = network.budget.unwrap_or(self.budget);
+            let base = path.parent().unwrap_or(Path::new("/"));
+            self.ca_file = network.ca_file.map(|file| base.join(file)).or(self.ca_file);
             for (name, rule) in egress {
                 let entry = EgressEntry::Rule(rule.clone());
                 egress::resolve(&[entry])

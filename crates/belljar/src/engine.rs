@@ -20,7 +20,7 @@ use crate::model::level::Level;
 use crate::model::outcome::Outcome;
 use crate::model::request::RunRequest;
 use crate::model::screening::ScreenMode;
-use crate::model::secret::{SecretMode, SecretRequest};
+use crate::model::secret::{self, SecretRequest};
 use crate::model::spec::{LanguageFacts, Program, Spec};
 use crate::native::alive::Alive;
 use crate::native::cgroups::{Cgroups, Places};
@@ -367,7 +367,7 @@ impl Engine {
         let asked = self.audit.as_ref().map(|_| Asked::new(&request));
         let egress = self.config.network.expand(&request.egress)?;
         let spec = Spec::resolve(RunRequest { egress, ..request }, facts.as_ref())?;
-        no_placeholder(&spec.secrets)?;
+        secret::check_reach(&spec.secrets, &spec.egress)?;
         if spec.level == Level::Maximum {
             return Err(Error::Unavailable {
                 level: Level::Maximum,
@@ -428,20 +428,6 @@ impl Engine {
         let name = request.entry.as_ref().or(request.file_name.as_ref()).map(PathBuf::from);
         let code = request.code.as_deref().unwrap_or_default();
         self.languages.detect(name.as_deref(), code).map(Some)
-    }
-}
-
-/// A placeholder is of use only where what leaves the sandbox passes through us.
-pub(crate) fn no_placeholder(secrets: &[SecretRequest]) -> Result<(), SpecError> {
-    match secrets.iter().find(|one| one.mode() == SecretMode::Placeholder) {
-        Some(one) => {
-            let reason = format!(
-                "has {}, a placeholder, which needs a way out that this version does not have: leave out its hosts",
-                one.name
-            );
-            Err(SpecError::new("secrets", reason))
-        }
-        None => Ok(()),
     }
 }
 

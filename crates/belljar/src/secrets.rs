@@ -6,6 +6,7 @@
 //! ask by names alone, which [`SecretPlaces`] leads to their sources.
 
 mod places;
+mod sealing;
 mod store;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ use crate::model::error::SpecError;
 
 pub(crate) use places::Given;
 pub use places::SecretPlaces;
+pub use sealing::Sealing;
+pub(crate) use sealing::{TRUST, renewal};
 pub use store::{Kept, SecretStore, StoredName};
 
 /// The longest value.

@@ -147,8 +147,9 @@ pub(crate) struct Run {
     #[arg(long = "env-secret", value_name = "K[=V]")]
     pub env_secret: Vec<String>,
 
-    /// Give the program a secret by name, hidden in all that it says; see `belljar secret --help`
-    #[arg(long = "secret", value_name = "NAME[=env:VAR]")]
+    /// Give the program a secret by name, hidden in all that it says; with hosts it gets a placeholder, which becomes
+    /// the value on its way to them; see `belljar secret --help`
+    #[arg(long = "secret", value_name = "NAME[=env:VAR][@HOST,…]")]
     pub secrets: Vec<String>,
 
     /// Copy a file in: host path, then path inside (relative to /workspace)

@@ -37,7 +37,7 @@ pub(crate) async fn dispatch(arguments: Arguments, ahead: Option<Ahead>) -> u8 {
         Command::Evolve(evolve) => evolve::evolve(*evolve).await,
         Command::Batch(batch) => batch::batch(batch).await,
         Command::Sandbox(sandbox) => sandbox::sandbox(*sandbox).await,
-        Command::Secret(secret) => secret::secret(secret),
+        Command::Secret(secret) => secret::secret(secret).await,
         Command::Serve(serve) => serve::serve(*serve).await,
         Command::Key(command) => key::key(command),
         Command::Mcp(mcp) => mcp::mcp(mcp).await,

@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::address::may_be_dialled;
 use crate::budget::Budget;
+use crate::ended::{Ended, Leak};
 use crate::ledger::Ledger;
 use crate::names::{Book, Target};
 use crate::policy::{Grant, Policy};
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub budget: Budget,
     pub resolver: Resolver,
     pub asking: Arc<Semaphore>,
+    /// What is looked into, and what must not leave.
+    pub ended: Ended,
     /// Counts the changes of the policy.
     changes: watch::Sender<u64>,
 }
@@ -56,11 +59,18 @@ impl Refusal {
         if error.kind() == io::ErrorKind::QuotaExceeded {
             return Self::new(Why::Budget, "bytes");
         }
+        if let Some(leak) = error.get_ref().and_then(|inner| inner.downcast_ref::<Leak>()) {
+            return Self::new(leak.why, &leak.detail);
+        }
         Self { why: None, detail: String::new() }
     }
 
     pub(crate) fn is_broken(&self) -> bool {
         self.why.is_none()
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
     }
 
     pub(crate) fn why(&self) -> Option<Why> {
@@ -85,7 +95,16 @@ impl Refusal {
             }
             Some(Why::Unreachable) => format!("{target}:{port} cannot be reached: {}", self.detail),
             Some(Why::Budget) => format!("the budget of {} is used up", self.detail),
-            Some(Why::Protocol | Why::Sni | Why::Tightened | Why::Crashed) | None => {
+            Some(Why::Placeholder) => {
+                format!("the placeholder of {} may not go to {target}", self.detail)
+            }
+            Some(Why::Canary) => format!("a decoy was on its way to {target}"),
+            Some(Why::Certificate) => format!("{target} is not who it should be: {}", self.detail),
+            Some(Why::Http2) => format!(
+                "{target} speaks no HTTP/1.1, which secrets are put into: exempt it, and it gets none"
+            ),
+            Some(Why::Protocol | Why::Sni | Why::Tightened | Why::Distrusted | Why::Crashed)
+            | None => {
                 format!("{target}:{port} is not allowed: {}", self.detail)
             }
         };
@@ -94,7 +113,7 @@ impl Refusal {
 }
 
 impl Shared {
-    pub(crate) fn new(plan: &EgressPlan) -> Self {
+    pub(crate) fn new(plan: &EgressPlan, ended: Ended) -> Self {
         let mut book = Book::default();
         book.learn(plan);
         Self {
@@ -104,6 +123,7 @@ impl Shared {
             budget: Budget::new(&plan.budget),
             resolver: Resolver::new(&plan.nameservers),
             asking: Arc::new(Semaphore::new(ASKING)),
+            ended,
             changes: watch::Sender::new(0),
         }
     }
@@ -138,6 +158,14 @@ impl Shared {
             if !self.grant_again(asked).is_ok_and(|grant| needs(&grant)) {
                 return;
             }
+        }
+    }
+
+    /// The same without waiting until somebody has looked who it was.
+    pub(crate) fn note_now(&self, client: &TcpStream, asked: &Asked, refusal: &Refusal) {
+        if let Some(why) = refusal.why {
+            let host = asked.target.to_string();
+            self.ledger.note(stream_of(client), (&host, asked.port, why, &refusal.detail));
         }
     }
 

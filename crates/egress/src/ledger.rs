@@ -100,13 +100,18 @@ impl Ledger {
     /// Notes a refusal before its client hears of it. One of a new kind is told at once, and the keeper has a moment to
     /// look who asked: a client that has its answer may be gone.
     pub(crate) async fn refuse(&self, from: Option<From>, refusal: (&str, u16, Why, &str)) {
-        let Some(number) = self.count(from, refusal) else { return };
-        if from.is_some() {
-            self.urgent.notify_one();
+        if let Some(number) = self.note(from, refusal) {
             let mut noted = self.noted.subscribe();
             // Best effort: without an answer it is told without a program.
             tokio::time::timeout(WHO, noted.wait_for(|noted| *noted > number)).await.ok();
         }
+    }
+
+    /// Counts one and has it told at once; its number if somebody looks who it was.
+    pub(crate) fn note(&self, from: Option<From>, refusal: (&str, u16, Why, &str)) -> Option<u32> {
+        let number = self.count(from, refusal)?;
+        self.urgent.notify_one();
+        from.map(|_| number)
     }
 
     /// Counts one; its number if it is the first of its kind.

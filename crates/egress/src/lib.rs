@@ -6,12 +6,13 @@
 //!
 //! A connection goes through the same stages whichever way it came ([`door`] by address, [`proxy`] by word):
 //! who is meant ([`names`], [`policy`]), which address that is ([`resolver`], [`address`]), what is spoken
-//! ([`stream`], then [`tls`] or [`http`]), and then the bytes ([`relay`]). All of it counts ([`ledger`], [`budget`]).
+//! ([`stream`], then [`tls`] or [`http`], and [`ended`] where a secret is put in), and then the bytes ([`relay`]). All of it counts ([`ledger`], [`budget`]).
 
 mod address;
 mod budget;
 mod dns;
 mod door;
+mod ended;
 mod http;
 mod ledger;
 mod message;

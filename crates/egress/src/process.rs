@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use belljar_jail::egress::{Bid, Confinement, EgressPlan, Listener, Told, confine};
 use belljar_jail::wire::{MAX_MESSAGE_BYTES, read_memory};
+use belljar_swap::Sealed;
 use belljar_sys::{Errno, fd};
 use rustix::process::DumpableBehavior;
 use tokio::io::Interest;
@@ -14,6 +15,7 @@ use tokio::net::{TcpListener, UdpSocket, UnixDatagram};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::door::{Shared, accept};
+use crate::ended::Ended;
 use crate::{dns, ledger};
 
 /// The process's whole life, as its exit code.
@@ -64,13 +66,22 @@ fn hear(control: &OwnedFd) -> io::Result<Said> {
 
 type Listeners = Vec<(Listener, OwnedFd)>;
 
-fn serve_bid(said: Said) -> io::Result<(EgressPlan, Listeners)> {
-    let Bid::Serve { listeners } = said.bid else {
+/// A bid to serve, read.
+struct Served {
+    plan: EgressPlan,
+    secrets: Vec<Sealed>,
+    listeners: Listeners,
+}
+
+fn serve_bid(said: Said) -> io::Result<Served> {
+    let Bid::Serve { secrets, listeners } = said.bid else {
         return Err(Errno::PROTO.into());
     };
     let mut fds = said.fds.into_iter();
     let plan = read_memory(&fds.next().ok_or(Errno::PROTO)?)?;
-    Ok((plan, listeners.into_iter().zip(fds).collect()))
+    let secrets = fds.by_ref().take(secrets).map(|memory| Ok(read_memory(&memory)?));
+    let secrets = secrets.collect::<io::Result<_>>()?;
+    Ok(Served { plan, secrets, listeners: listeners.into_iter().zip(fds).collect() })
 }
 
 async fn serve(control: OwnedFd) -> io::Result<()> {
@@ -81,8 +92,9 @@ async fn serve(control: OwnedFd) -> io::Result<()> {
     if said.bid == Bid::Finish {
         return Ok(());
     }
-    let (plan, listeners) = serve_bid(said)?;
-    let shared = Rc::new(Shared::new(&plan));
+    let Served { plan, secrets, listeners } = serve_bid(said)?;
+    // Whom real hosts are verified by, and who speaks for them inside, all comes with the bid: no file is needed.
+    let shared = Rc::new(Shared::new(&plan, Ended::new(secrets)?));
     drop(plan);
     open(&shared, listeners)?;
     tokio::select! {
@@ -121,7 +133,8 @@ async fn obey(shared: &Rc<Shared>, keeper: &UnixDatagram) -> io::Result<()> {
             Bid::Finish => return Ok(()),
             Bid::Noted { number } => shared.ledger.noted(number),
             Bid::Confine | Bid::Serve { .. } => {
-                let (plan, listeners) = serve_bid(said)?;
+                let Served { plan, secrets, listeners } = serve_bid(said)?;
+                shared.ended.change(secrets);
                 shared.change(&plan);
                 open(shared, listeners)?;
             }

@@ -1,7 +1,7 @@
 //! Bytes from one socket to another: counted, bounded in memory, and without passing through ours where they need
 //! no more looking at (splice(2)).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::door::Shared;
+use crate::ended::Watch;
 use crate::ledger::Line;
 
 /// What one splice moves at most, and the size that is asked for a pipe.
@@ -26,6 +27,8 @@ pub(crate) struct Meter {
     shared: Rc<Shared>,
     line: Rc<Line>,
     last: Cell<Instant>,
+    /// What leaves is looked at: absent where nothing is looked for, or what passes is encrypted.
+    watch: Option<RefCell<Watch>>,
 }
 
 /// Which way bytes go.
@@ -37,11 +40,25 @@ pub(crate) enum Way {
 
 impl Meter {
     pub(crate) fn new(shared: &Rc<Shared>, line: Rc<Line>) -> Self {
-        Self { shared: Rc::clone(shared), line, last: Cell::new(Instant::now()) }
+        let watch = shared.ended.watch().map(RefCell::new);
+        Self { shared: Rc::clone(shared), line, last: Cell::new(Instant::now()), watch }
+    }
+
+    /// The same, for what is encrypted, or looked at by somebody else.
+    pub(crate) fn blind(shared: &Rc<Shared>, line: Rc<Line>) -> Self {
+        Self { watch: None, ..Self::new(shared, line) }
+    }
+
+    /// Looks at what is about to leave.
+    fn look(&self, way: Way, bytes: &[u8]) -> io::Result<()> {
+        match &self.watch {
+            Some(watch) if way == Way::Out => watch.borrow_mut().look(bytes),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// So many bytes have passed.
-    fn count(&self, way: Way, bytes: usize) -> io::Result<()> {
+    pub(crate) fn count(&self, way: Way, bytes: usize) -> io::Result<()> {
         self.last.set(Instant::now());
         match way {
             Way::Out => self.line.send(bytes),
@@ -94,6 +111,7 @@ pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()
 
 /// The same, counted.
 pub(crate) async fn send(to: &TcpStream, bytes: &[u8], meter: &Meter, way: Way) -> io::Result<()> {
+    meter.look(way, bytes)?;
     write_all(to, bytes).await?;
     meter.count(way, bytes.len())
 }
@@ -111,14 +129,15 @@ pub(crate) async fn pump(
     meter: &Meter,
     way: Way,
 ) -> io::Result<()> {
-    // Without a pipe (too many are open) it goes through a buffer.
+    let is_watched = meter.watch.is_some() && way == Way::Out;
+    // Without a pipe (too many are open), and where it is looked at, it goes through a buffer.
     match pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC) {
-        Ok((out, into)) => {
+        Ok((out, into)) if !is_watched => {
             // The size it has will do if a larger one is not granted.
             fcntl_setpipe_size(&into, PIPE_BYTES).ok();
             splice_all(from, to, (&out, &into), meter, way).await?;
         }
-        Err(_) => {
+        Ok(_) | Err(_) => {
             let mut bytes = Vec::new();
             while read_some(from, &mut bytes).await? > 0 {
                 send(to, &bytes, meter, way).await?;

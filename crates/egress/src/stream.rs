@@ -8,11 +8,11 @@ use belljar_jail::egress::Why;
 use tokio::net::TcpStream;
 
 use crate::door::{Refusal, Shared};
-use crate::http;
 use crate::names::{self, Target};
 use crate::policy::Grant;
 use crate::relay::{Meter, Way, read_some, relay, send, write_all};
 use crate::tls;
+use crate::{ended, http};
 
 pub(crate) mod requests;
 
@@ -32,6 +32,8 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spoken {
     Tls,
+    /// TLS that ends here.
+    Ended,
     Http,
     Raw,
 }
@@ -47,6 +49,7 @@ pub(crate) async fn carry(
     let mut early = Vec::new();
     if !grant.is_raw() {
         let spoken = listen(client, &mut early, &grant).await?;
+        let spoken = ended_or(shared, asked, spoken);
         check(shared, client, asked, &grant, spoken, &mut early).await?;
         let server = dialled(shared, client, asked, &grant, server, spoken).await?;
         return pass(shared, client, &server, asked, spoken, early).await;
@@ -66,8 +69,17 @@ pub(crate) async fn carry(
         }
         () = shared.withdrawn(asked, Grant::is_raw) => return Err(Refusal::new(Why::Tightened, "")),
     };
+    let spoken = ended_or(shared, asked, spoken);
     check(shared, client, asked, &grant, spoken, &mut early).await?;
     pass(shared, client, &server, asked, spoken, early).await
+}
+
+/// TLS that we end, where a secret is to be put in.
+fn ended_or(shared: &Shared, asked: &Asked, spoken: Spoken) -> Spoken {
+    match (&asked.target, spoken) {
+        (Target::Name(name), Spoken::Tls) if shared.ended.concerns(name) => Spoken::Ended,
+        _ => spoken,
+    }
 }
 
 async fn dialled(
@@ -149,8 +161,9 @@ async fn check(
     early: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     match spoken {
-        Spoken::Tls => {
-            let Err(refusal) = check_hello(client, asked, grant, early).await else {
+        Spoken::Tls | Spoken::Ended => {
+            let seen = spoken == Spoken::Ended || grant.allows_tls();
+            let Err(refusal) = check_hello(client, asked, seen, early).await else {
                 return Ok(());
             };
             shared.note(client, asked, &refusal).await;
@@ -170,7 +183,7 @@ async fn check(
 async fn check_hello(
     client: &TcpStream,
     asked: &Asked,
-    grant: &Grant,
+    may_pass: bool,
     early: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     let whole = async {
@@ -198,7 +211,7 @@ async fn check_hello(
         (_, Some(said)) => return Err(Refusal::new(Why::Sni, said)),
         (Target::Name(_), None) => return Err(Refusal::new(Why::Sni, "no name")),
     }
-    if grant.allows_tls() {
+    if may_pass {
         return Ok(());
     }
     Err(Refusal::new(Why::Protocol, "TLS, inside which methods and paths cannot be seen"))
@@ -214,10 +227,16 @@ async fn pass(
     early: Vec<u8>,
 ) -> Result<(), Refusal> {
     let line = shared.ledger.reach(&asked.target.to_string(), asked.port);
-    let meter = Meter::new(shared, line);
+    let meter = match spoken {
+        Spoken::Tls | Spoken::Ended => Meter::blind(shared, line),
+        Spoken::Http | Spoken::Raw => Meter::new(shared, line),
+    };
     let carried = async {
         if spoken == Spoken::Http {
             return requests::serve(shared, client, server, asked, early, &meter).await;
+        }
+        if spoken == Spoken::Ended {
+            return ended::serve(shared, client, server, asked, early, &meter).await;
         }
         let sent = send(server, &early, &meter, Way::Out).await;
         drop(early);
@@ -235,7 +254,7 @@ async fn pass(
 fn spoken_needs(spoken: Spoken) -> fn(&Grant) -> bool {
     match spoken {
         Spoken::Tls => Grant::allows_tls,
-        Spoken::Http => |_| true, // each request is looked at
+        Spoken::Http | Spoken::Ended => |_| true, // each request is looked at
         Spoken::Raw => Grant::is_raw,
     }
 }

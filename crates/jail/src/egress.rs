@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tried::Seen;
 
-pub(crate) use door::{Door, Exit, note};
+pub(crate) use door::{Door, Exit, Secrets, note};
 pub use lockdown::confine;
 pub(crate) use process::Given;
 pub use process::{confine_there, start};
@@ -253,6 +253,16 @@ pub enum Why {
     Budget,
     /// The policy was tightened while it was open.
     Tightened,
+    /// A placeholder on its way to where it may not go.
+    Placeholder,
+    /// A value that nobody needs, on its way out.
+    Canary,
+    /// The real host does not show that it is who it should be, where the egress process looks inside.
+    Certificate,
+    /// The real host speaks no HTTP/1.1, where the egress process looks inside.
+    Http2,
+    /// The program does not believe the sandbox's own authority.
+    Distrusted,
     /// The egress process itself crashed.
     Crashed,
 }
@@ -273,8 +283,9 @@ pub struct Reached {
 pub enum Bid {
     /// First of all: the descriptor holds a [`Confinement`].
     Confine,
-    /// The plan is in the first descriptor; then come these listeners, in this order. Said again when it changes.
-    Serve { listeners: Vec<Listener> },
+    /// The plan is in the first descriptor; in so many that follow is what it must know of secrets, of which the later
+    /// one counts; then come these listeners, in this order. Said again when something changes.
+    Serve { secrets: usize, listeners: Vec<Listener> },
     /// Who was refused this has been looked for.
     Noted { number: u32 },
     /// Say what was not said, and end.

@@ -226,14 +226,18 @@ fn place_all(
     Ok(())
 }
 
-fn place(
+pub(crate) fn place(
     placed: &Placed,
     source: &OwnedFd,
     top: BorrowedFd<'_>,
     absolute: bool,
     owner: &Identity,
 ) -> Result<()> {
-    let mode = Mode::from_raw_mode(if placed.executable { 0o755 } else { 0o644 });
+    let mode = Mode::from_raw_mode(match (placed.executable, placed.read_only) {
+        (true, _) => 0o755,
+        (false, true) => 0o444,
+        (false, false) => 0o644,
+    });
     let path: &Path = if absolute { &placed.path } else { root::relative(&placed.path) };
     if !absolute {
         root::make_parent(top, path)?;

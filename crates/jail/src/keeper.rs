@@ -20,7 +20,7 @@ use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 use rustix::time::Timespec;
 
 use crate::cgroup::{Alarm, Group, errno};
-use crate::egress::{Door, Exit};
+use crate::egress::{Door, Exit, Secrets};
 use crate::layer::Check;
 use crate::notify::{Ear, now_ms};
 use crate::payload::Ends;
@@ -31,7 +31,9 @@ use crate::report::{
 };
 use crate::tried::Touched;
 use crate::watch::Watch;
-use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, Opening, joining_fds, receive_plan};
+use crate::wire::{
+    MAX_MESSAGE_BYTES, Namespaces, Opening, joining_fds, receive_plan, receive_secrets,
+};
 use crate::{ids, init, readback, scratch, tree};
 
 /// Set-up takes milliseconds; one that takes this long is stuck in the kernel or starved.
@@ -252,7 +254,9 @@ impl Keeper {
         }
         rustix::io::write(&self.commands, b"g").at(Step::IdMap)?;
         let egress = self.plan.egress.take().filter(|_| self.plan.hold.is_none());
-        let exit = egress.map(|plan| Exit::start(plan).at(Step::Egress)).transpose()?;
+        let secrets = receive_secrets(control, self.plan.sealed).at(Step::Egress)?;
+        let secrets = Secrets::new(secrets);
+        let exit = egress.map(|plan| Exit::start(plan, secrets).at(Step::Egress)).transpose()?;
         // All this while init is at work.
         self.open_group()?;
         let outside = outside.unwrap_or_else(readback::own_namespaces);

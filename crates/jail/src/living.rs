@@ -28,7 +28,7 @@ use rustix::process::{DumpableBehavior, Pid, set_dumpable_behavior};
 
 use crate::keeper::{self, SETUP_LIMIT, tell};
 use crate::report::{At, Failed, Message, Note, Started, Step, Stopped, arm};
-use crate::wire::read_memory;
+use crate::wire::{read_memory, receive_secrets};
 use crate::{ids, readback};
 use group::Cell;
 use house::House;
@@ -61,10 +61,13 @@ fn carry_out(single: &SingleThreaded, control: &OwnedFd) -> std::result::Result<
     // The engine wants to know who we are: names and scopes are made after us.
     let pid = std::process::id().to_le_bytes();
     fd::send(control, &pid, &[]).at(Step::Plan)?;
-    let living = receive(control).at(Step::Plan)?;
+    let (living, placed) = receive(control).at(Step::Plan)?;
     arm(living.plan.fault);
     Ok::<(), Errno>(()).at(Step::Plan)?;
-    let mut house = stand(single, living)?;
+    let sealed = living.plan.sealed;
+    let mut house = stand(single, living, placed)?;
+    // Not before there is an init, which has a copy of all that was here when it was made.
+    house.keep_secrets(receive_secrets(control, sealed).at(Step::Egress)?);
     let mut checks = house.try_payload()?;
     checks.extend(house.open_door()?);
     house.hold_files().at(Step::Plan)?;
@@ -79,11 +82,14 @@ fn carry_out(single: &SingleThreaded, control: &OwnedFd) -> std::result::Result<
     Ok(())
 }
 
-fn receive(control: &OwnedFd) -> Result<LivingPlan> {
+/// The plan, and what its placed files hold.
+fn receive(control: &OwnedFd) -> Result<(LivingPlan, Vec<OwnedFd>)> {
     let mut word = [0; 8];
     let received = fd::receive(control, &mut word)?;
-    let memory = received.fds.into_iter().next().ok_or(Errno::CANCELED)?;
-    read_memory(&memory)
+    let mut fds = received.fds.into_iter();
+    let living: LivingPlan = read_memory(&fds.next().ok_or(Errno::CANCELED)?)?;
+    let placed: Vec<OwnedFd> = fds.collect();
+    if living.plan.placed.len() == placed.len() { Ok((living, placed)) } else { Err(Errno::PROTO) }
 }
 
 fn is_gone(control: &OwnedFd) -> bool {
@@ -106,7 +112,11 @@ fn raise_descriptor_limit() -> Result<()> {
 }
 
 /// Makes the cgroup, and init in its namespaces; returns when init has no privileges left.
-fn stand(single: &SingleThreaded, living: LivingPlan) -> std::result::Result<House, Failed> {
+fn stand(
+    single: &SingleThreaded,
+    living: LivingPlan,
+    placed: Vec<OwnedFd>,
+) -> std::result::Result<House, Failed> {
     let cell = Cell::create(living.plan.cgroup.as_ref())?;
     let (notes, their_notes) = crate::wire::control_pair().at(Step::Clone)?;
     let (commands, their_commands) = crate::wire::control_pair().at(Step::Clone)?;
@@ -114,7 +124,7 @@ fn stand(single: &SingleThreaded, living: LivingPlan) -> std::result::Result<Hou
     let flags = ids::prepare(&living.plan).at(Step::Clone)? | belljar_sys::process::NEW_NET;
     // Only a dumpable process lets its own user map its ids.
     set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Clone)?;
-    let ends = inside::Ends { notes: their_notes, commands: their_commands };
+    let ends = inside::Ends { notes: their_notes, commands: their_commands, placed };
     let (init, init_fd) = match clone(single, flags, None).at(Step::Clone)? {
         Cloned::Child => {
             drop((notes, commands));

@@ -38,6 +38,9 @@ pub struct Plan {
     /// What may be reached of the outside. Absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressPlan>,
+    /// What the egress process must know of secrets follows in a packet of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
     /// Whose the user namespace is, if not the keeper's: the zygote's, whose copy shall be let in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_uid: Option<u32>,
@@ -116,6 +119,8 @@ pub struct Delivery {
     pub egress: Option<EgressPlan>,
     /// A process that was kept ready for it, by its number. Its socket and a descriptor for itself come last.
     pub exit: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sealed: bool,
 }
 
 /// The part of a delivery that reaches the program's own process.
@@ -447,6 +452,8 @@ pub struct Program {
 pub struct Placed {
     pub path: PathBuf,
     pub executable: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,8 +15,8 @@ use crate::egress::Given;
 use crate::payload;
 use crate::plan::{Delivery, Own, Placed, Plan};
 
-/// Files that one run may be given: what fits beside the plan and the standard streams.
-pub const MAX_PLACED: usize = fd::MAX_FDS - 4; // fewer descriptors come with a delivery: a letter, a process's two
+/// Files that one run may be given: what fits beside the plan, the standard streams, and two files of certificates.
+pub const MAX_PLACED: usize = fd::MAX_FDS - 6; // fewer descriptors come with a delivery: a letter, a process's two
 
 /// The largest plan: a filter, some binds and the environment come nowhere near.
 const MAX_PLAN_BYTES: usize = 4 << 20;
@@ -238,6 +238,26 @@ pub(crate) fn receive_delivery(
         _ => return Err(Errno::PROTO),
     };
     Ok((delivery, fds, given))
+}
+
+/// Sends what the egress process must know of secrets, in a sealed file of memory: in a packet of its own, which the
+/// keeper takes when init has been made, so that nothing inside ever had a way to it.
+pub fn send_secrets(control: impl AsFd, memory: BorrowedFd<'_>) -> std::io::Result<()> {
+    Ok(fd::send(control, b"secrets", &[memory])?)
+}
+
+/// Receives what [`send_secrets`] sent, if that is to come.
+pub(crate) fn receive_secrets(control: impl AsFd, come: bool) -> Result<Option<OwnedFd>> {
+    if !come {
+        return Ok(None);
+    }
+    let mut word = [0; 8];
+    let received = fd::receive(control, &mut word)?;
+    match (&word[..received.length], received.fds.into_iter().next()) {
+        (b"secrets", Some(memory)) => Ok(Some(memory)),
+        (b"", _) => Err(Errno::CANCELED),
+        _ => Err(Errno::PROTO),
+    }
 }
 
 /// Sends init files to place in a sandbox that stands already.

@@ -12,6 +12,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use time::{Duration, OffsetDateTime};
 use tokio_rustls::rustls::ServerConfig;
 
+use crate::sealed::Pair;
+
 /// Leaves that are kept; the oldest goes first.
 const MOST_LEAVES: usize = 256;
 /// A sandbox may live for long, and so may a clock be wrong.
@@ -37,15 +39,24 @@ impl fmt::Debug for Authority {
 
 impl Authority {
     pub fn new() -> Result<Self, rcgen::Error> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "Belljar sandbox");
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        valid_now(&mut params);
-        let key = KeyPair::generate()?;
+        let (params, key) = (own_params(), KeyPair::generate()?);
         let pem = params.self_signed(&key)?.pem();
+        Self::of(params, key, pem)
+    }
+
+    /// The one that somebody else made.
+    pub fn from_pair(pair: &Pair) -> Result<Self, rcgen::Error> {
+        Self::of(own_params(), KeyPair::from_pem(&pair.key)?, pair.certificate.clone())
+    }
+
+    fn of(params: CertificateParams, key: KeyPair, pem: String) -> Result<Self, rcgen::Error> {
         let issuer = Issuer::new(params, key);
         Ok(Self { issuer, pem, key: KeyPair::generate()?, leaves: Mutex::default() })
+    }
+
+    /// For the one process that speaks for it.
+    pub fn pair(&self) -> Pair {
+        Pair { certificate: self.pem.clone(), key: self.issuer.key().serialize_pem() }
     }
 
     /// The certificate, for the sandbox to believe.
@@ -91,6 +102,16 @@ impl Authority {
     fn kept(&self) -> usize {
         self.leaves.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
+}
+
+/// What is the same in every authority, but for the key.
+fn own_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "Belljar sandbox");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    valid_now(&mut params);
+    params
 }
 
 fn valid_now(params: &mut CertificateParams) {

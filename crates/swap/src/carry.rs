@@ -6,11 +6,13 @@ use std::time::Duration;
 use belljar_jail::redact::{Redactor, Scanner};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
 
 use crate::authority::Authority;
+use crate::body::{BodyReader, Replacer, Taken};
 use crate::head::{Body, Head};
 use crate::outside::Outside;
-use crate::swap::{Stray, Swap};
+use crate::swap::{Binding, Current, Stray, Swap};
 
 const READ_BYTES: usize = 16 << 10;
 /// A body in which placeholders are replaced is kept whole up to this, so that its length can be told; a longer one goes
@@ -20,6 +22,10 @@ const WHOLE_BODY: u64 = 1 << 20;
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// What could be the beginning of a value on its way back is held for so long.
 const HELD_BACK: Duration = Duration::from_millis(20);
+/// How long a program may take to hear why it is refused.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Every answer of HTTP/1 begins so.
+const ANSWER: &[u8] = b"HTTP/1.";
 
 /// What passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +38,7 @@ pub struct Carried {
 /// Why a connection was ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// A placeholder where it may not go: an attempt.
+    /// Something that may not leave, or not here: an attempt.
     Stray(Stray),
     /// A request for another host.
     Host(String),
@@ -42,6 +48,8 @@ pub enum Trouble {
     Refused(String),
     /// The real host does not show that it is who it should be.
     Unverified(String),
+    /// The real host speaks no HTTP/1.1: HTTP/2 only, or something else.
+    NotHttp1,
     /// The program does not believe us, or speaks no TLS: exempt the host if it pins certificates.
     Distrusted(String),
     Broken(io::ErrorKind),
@@ -53,78 +61,199 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Whether a request may pass: its method and its target.
-pub type Check<'a> = dyn FnMut(&str, &str) -> Result<(), String> + Send + 'a;
+/// The host that is meant, and dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer<'a> {
+    pub host: &'a str,
+    pub port: u16,
+}
 
-/// Carries a connection from a client that means `host` to its end. `server` is connected to an address that was checked.
+/// What stands between a program and its host.
+#[derive(Clone, Copy, Debug)]
+pub struct Between<'a> {
+    pub authority: &'a Authority,
+    pub outside: &'a Outside,
+    pub swap: &'a Current,
+}
+
+/// Who decides, and is told.
+pub trait Judge {
+    /// Whether a request with this method and path may pass.
+    fn allows(&mut self, method: &str, path: &str) -> Result<(), String>;
+    /// It ends because of this; with what the program is told, if it should be.
+    fn ends(&mut self, trouble: &Trouble) -> Option<String>;
+}
+
+/// Carries a connection from a client to its end. `server` is connected to an address that was checked.
 pub async fn carry<C, S>(
     client: C,
     server: S,
-    host: &str,
-    (authority, outside, swap): (&Authority, &Outside, &Swap),
-    check: &mut Check<'_>,
+    peer: Peer<'_>,
+    between: Between<'_>,
+    judge: &mut dyn Judge,
 ) -> Result<Carried, Trouble>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let late = |_| Trouble::Broken(io::ErrorKind::TimedOut);
-    let outer = tokio::time::timeout(HANDSHAKE, outside.greet(server, host)).await.map_err(late)?;
-    let outer = outer.map_err(|error| Trouble::Unverified(error.to_string()))?;
-    let config = authority.server(host).map_err(Trouble::Unverified)?;
-    let inner = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(client)).await;
-    let inner = inner.map_err(late)?.map_err(|error| Trouble::Distrusted(error.to_string()))?;
-    let (from_client, to_client) = split(inner);
+    let (inner, outer) = tokio::join!(
+        accepted(client, peer.host, between.authority),
+        greeted(server, peer.host, between.outside)
+    );
+    let inner = match inner {
+        Ok(inner) => inner,
+        Err(trouble) => {
+            judge.ends(&trouble);
+            return Err(trouble);
+        }
+    };
+    let (mut from, mut to) = split(inner);
+    let carried = match outer {
+        Ok(outer) => converse((&mut from, &mut to), outer, peer, between.swap, judge).await,
+        Err(trouble) => {
+            // It asks before it listens.
+            let mut first = [0; READ_BYTES];
+            tokio::time::timeout(HANDSHAKE, from.read(&mut first)).await.ok();
+            Err(trouble)
+        }
+    };
+    if let Err(trouble) = &carried
+        && let Some(words) = judge.ends(trouble)
+    {
+        // Who does not read it does not get it.
+        tokio::time::timeout(LAST_WORDS, say_no(from, to, trouble, &words)).await.ok();
+    }
+    carried
+}
+
+async fn accepted<C: AsyncRead + AsyncWrite + Unpin>(
+    client: C,
+    host: &str,
+    authority: &Authority,
+) -> Result<tokio_rustls::server::TlsStream<C>, Trouble> {
+    let config = authority.server(host).map_err(Trouble::Distrusted)?;
+    let accepted = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(client)).await;
+    let accepted = accepted.map_err(|_| Trouble::Broken(io::ErrorKind::TimedOut))?;
+    accepted.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => Trouble::Distrusted(error.to_string()),
+        kind => Trouble::Broken(kind),
+    })
+}
+
+async fn greeted<S: AsyncRead + AsyncWrite + Unpin>(
+    server: S,
+    host: &str,
+    outside: &Outside,
+) -> Result<tokio_rustls::client::TlsStream<S>, Trouble> {
+    let greeted = tokio::time::timeout(HANDSHAKE, outside.greet(server, host)).await;
+    let greeted = greeted.map_err(|_| Trouble::Unverified("it does not answer".to_owned()))?;
+    greeted.map_err(|error| of_server(&error))
+}
+
+/// What went wrong with the real host.
+fn of_server(error: &io::Error) -> Trouble {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+    match tls {
+        Some(TlsError::AlertReceived(AlertDescription::NoApplicationProtocol)) => Trouble::NotHttp1,
+        _ => Trouble::Unverified(error.to_string()),
+    }
+}
+
+/// Requests one way and answers the other.
+async fn converse<C, S>(
+    (from, to): (&mut ReadHalf<C>, &mut WriteHalf<C>),
+    outer: S,
+    peer: Peer<'_>,
+    swap: &Current,
+    judge: &mut dyn Judge,
+) -> Result<Carried, Trouble>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (from_server, to_server) = split(outer);
-    let mut counted = Carried::default();
-    let mut requests =
-        Requests { from: from_client, to: to_server, bytes: Vec::new(), out: 0, count: 0 };
-    let answers = answers(from_server, to_client, swap, host);
-    let asked = requests.run(host, swap, check);
+    let mut requests = Requests { from, to: to_server, bytes: Vec::new(), out: 0, count: 0 };
+    let answers = answers(from_server, to, swap);
+    let asked = requests.run(peer, swap, judge);
     tokio::pin!(answers);
-    let ended = tokio::select! {
+    let bytes_in = tokio::select! {
         asked = asked => match asked {
             // The answers to what was asked are still to come.
-            Ok(()) => answers.await,
+            Ok(()) => answers.await?,
             Err(trouble) => return Err(trouble),
         },
-        answered = &mut answers => answered,
+        answered = &mut answers => answered?,
     };
-    counted.bytes_in = ended?;
-    (counted.requests, counted.bytes_out) = (requests.count, requests.out);
-    Ok(counted)
+    Ok(Carried { requests: requests.count, bytes_out: requests.out, bytes_in })
+}
+
+/// An answer of our own, after which the connection ends.
+async fn say_no<C: AsyncRead + AsyncWrite + Unpin>(
+    mut from: ReadHalf<C>,
+    mut to: WriteHalf<C>,
+    trouble: &Trouble,
+    words: &str,
+) -> io::Result<()> {
+    let status = match trouble {
+        Trouble::Unverified(_) | Trouble::NotHttp1 | Trouble::Broken(_) => "502 Bad Gateway",
+        Trouble::Stray(_)
+        | Trouble::Host(_)
+        | Trouble::Framing(_)
+        | Trouble::Refused(_)
+        | Trouble::Distrusted(_) => "403 Forbidden",
+    };
+    let length = words.len() + 1;
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n\
+         X-Belljar-Egress: refused\r\nConnection: close\r\n\r\n{words}\n"
+    );
+    to.write_all(answer.as_bytes()).await?;
+    to.shutdown().await?;
+    // What it still sends is read, for a while: a reset would take the answer away.
+    let mut discarded = vec![0; READ_BYTES];
+    while from.read(&mut discarded).await? > 0 {}
+    Ok(())
 }
 
 /// What the client says, request by request.
-struct Requests<C, S> {
-    from: ReadHalf<C>,
+struct Requests<'a, C, S> {
+    from: &'a mut ReadHalf<C>,
     to: WriteHalf<S>,
     bytes: Vec<u8>,
     out: u64,
     count: u64,
 }
 
-impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Requests<C, S> {
-    async fn run(&mut self, host: &str, swap: &Swap, check: &mut Check<'_>) -> Result<(), Trouble> {
+impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Requests<'_, C, S> {
+    async fn run(
+        &mut self,
+        peer: Peer<'_>,
+        current: &Current,
+        judge: &mut dyn Judge,
+    ) -> Result<(), Trouble> {
         loop {
-            let head = loop {
-                if let Some(head) = Head::read(&self.bytes, host, swap)? {
-                    break head;
+            let (head, swap) = loop {
+                // As the secrets are now, not when the connection was made.
+                let swap = current.now();
+                if let Some(head) = Head::read(&self.bytes, peer, &swap)? {
+                    break (head, swap);
                 }
                 if !self.read().await? {
                     self.to.shutdown().await.ok(); // whoever has gone already does not mind
                     return Ok(());
                 }
             };
-            check(&head.method, &head.target).map_err(Trouble::Refused)?;
+            // Without the query, which may hold a value by now.
+            let path = head.target.split('?').next().unwrap_or_default();
+            judge.allows(&head.method, path).map_err(Trouble::Refused)?;
             self.bytes.drain(..head.length);
             self.count += 1;
-            let replaces = swap.bindings().iter().any(|one| one.in_body && one.is_for(host));
-            if replaces {
-                self.replaced_body(&head, host, swap).await?;
+            let replaces = |one: &Binding| one.in_body && one.is_for(peer.host);
+            if swap.bindings().iter().any(replaces) {
+                self.replaced_body(&head, peer.host, &swap).await?;
             } else {
                 self.send(&head.written(head.body)).await?;
-                self.body(head.body, swap).await?;
+                self.body(head.body, &swap).await?;
             }
             self.to.flush().await?;
         }
@@ -138,6 +267,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Reque
         self.bytes.truncate(start + read.as_ref().map_or(0, |length| *length));
         match read {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            // An alert, which in TLS 1.3 comes only now: it does not believe the certificate.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Trouble::Distrusted(error.to_string()))
+            }
             read => Ok(read? > 0),
         }
     }
@@ -153,9 +286,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Reque
         let mut reader = BodyReader::new(body);
         let (mut scanner, mut marks) = (Scanner::default(), Vec::new());
         while let Some(piece) = self.piece(&mut reader).await? {
-            scanner.feed(swap.tokens(), &piece, &mut marks);
+            scanner.feed(swap.watched(), &piece, &mut marks);
             if let Some(mark) = marks.first() {
-                return Err(Trouble::Stray(Stray(mark.value)));
+                return Err(Trouble::Stray(swap.stray(mark.value)));
             }
             match body {
                 Body::Length(_) => self.send(&piece).await?,
@@ -212,164 +345,22 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Reque
     }
 }
 
-/// Where a body ends.
-enum BodyReader {
-    Length(u64),
-    /// Before a chunk's size.
-    Size,
-    /// So much of a chunk is left, and then its line's end.
-    Chunk(u64),
-    End,
-}
-
-enum Taken {
-    Piece(Vec<u8>),
-    More,
-    End,
-}
-
-impl BodyReader {
-    fn new(body: Body) -> Self {
-        match body {
-            Body::Length(length) => Self::Length(length),
-            Body::Chunked => Self::Size,
-        }
-    }
-
-    fn take(&mut self, bytes: &mut Vec<u8>) -> Result<Taken, Trouble> {
-        let wrong = || Trouble::Framing("chunks that cannot be told apart");
-        loop {
-            match self {
-                Self::Length(0) | Self::End => return Ok(Taken::End),
-                Self::Length(left) => {
-                    if bytes.is_empty() {
-                        return Ok(Taken::More);
-                    }
-                    let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
-                    *left -= count as u64;
-                    return Ok(Taken::Piece(bytes.drain(..count).collect()));
-                }
-                Self::Size => {
-                    let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") else {
-                        return if bytes.len() > 32 { Err(wrong()) } else { Ok(Taken::More) };
-                    };
-                    let digits = std::str::from_utf8(&bytes[..end]).unwrap_or_default();
-                    let plain = (1..=16).contains(&digits.len())
-                        && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-                    let size = u64::from_str_radix(digits, 16).ok().filter(|_| plain);
-                    let size = size.ok_or_else(wrong)?;
-                    if size > 0 {
-                        bytes.drain(..end + 2);
-                        *self = Self::Chunk(size);
-                        return self.take(bytes);
-                    }
-                    // Trailers would change what a request says after it was looked at.
-                    match bytes.get(end + 2..end + 4) {
-                        None => return Ok(Taken::More),
-                        Some(b"\r\n") => {
-                            bytes.drain(..end + 4);
-                            *self = Self::End;
-                        }
-                        Some(_) => return Err(wrong()),
-                    }
-                }
-                Self::Chunk(0) => match bytes.get(..2) {
-                    None => return Ok(Taken::More),
-                    Some(b"\r\n") => {
-                        bytes.drain(..2);
-                        *self = Self::Size;
-                    }
-                    Some(_) => return Err(wrong()),
-                },
-                Self::Chunk(left) => {
-                    if bytes.is_empty() {
-                        return Ok(Taken::More);
-                    }
-                    let count = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
-                    *left -= count as u64;
-                    return Ok(Taken::Piece(bytes.drain(..count).collect()));
-                }
-            }
-        }
-    }
-}
-
-/// Replaces in a body that comes in pieces.
-struct Replacer<'a> {
-    swap: &'a Swap,
-    pairs: Vec<(&'a [u8], &'a [u8])>,
-    held: Vec<u8>,
-    scanner: Scanner,
-}
-
-impl<'a> Replacer<'a> {
-    fn new(swap: &'a Swap, host: &str) -> Self {
-        let own = swap.bindings().iter().filter(|one| one.in_body && one.is_for(host));
-        let pairs = own.map(|one| (one.placeholder.as_bytes(), one.value.as_bytes())).collect();
-        Self { swap, pairs, held: Vec::new(), scanner: Scanner::default() }
-    }
-
-    fn push(&mut self, piece: &[u8]) -> Result<Vec<u8>, Trouble> {
-        self.held.extend_from_slice(piece);
-        let longest = self.pairs.iter().map(|(token, _)| token.len()).max().unwrap_or(1);
-        self.give(longest - 1)
-    }
-
-    fn finish(&mut self) -> Result<Vec<u8>, Trouble> {
-        self.give(0)
-    }
-
-    /// All but the last bytes, which may be the beginning of a placeholder.
-    fn give(&mut self, but: usize) -> Result<Vec<u8>, Trouble> {
-        let (mut out, mut at) = (Vec::new(), 0);
-        let mut plain = 0;
-        while at < self.held.len() {
-            let rest = &self.held[at..];
-            let found = self.pairs.iter().find(|(token, _)| rest.starts_with(token)).copied();
-            let is_last = rest.len() <= but;
-            if let Some((token, value)) = found {
-                self.look(plain, at)?;
-                out.extend_from_slice(&self.held[plain..at]);
-                out.extend_from_slice(value);
-                at += token.len();
-                plain = at;
-            } else if is_last {
-                break;
-            } else {
-                at += 1;
-            }
-        }
-        self.look(plain, at)?;
-        out.extend_from_slice(&self.held[plain..at]);
-        self.held.drain(..at);
-        Ok(out)
-    }
-
-    /// No other placeholder may be in what is left.
-    fn look(&mut self, from: usize, to: usize) -> Result<(), Trouble> {
-        let mut marks = Vec::new();
-        self.scanner.feed(self.swap.tokens(), &self.held[from..to], &mut marks);
-        marks.first().map_or(Ok(()), |mark| Err(Trouble::Stray(Stray(mark.value))))
-    }
-}
-
 /// What the server says, with the values that it was sent hidden again: a page may repeat them.
 async fn answers<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin>(
     mut from: ReadHalf<S>,
-    mut to: WriteHalf<C>,
-    swap: &Swap,
-    host: &str,
+    to: &mut WriteHalf<C>,
+    current: &Current,
 ) -> Result<u64, Trouble> {
-    let hidden = swap.returning(host);
+    let mut swap = current.now();
     let (mut redactor, mut bytes, mut shown) =
         (Redactor::default(), vec![0; READ_BYTES], Vec::new());
-    let mut total = 0;
+    let (mut total, mut first) = (0u64, Vec::new());
     loop {
         shown.clear();
         let read = tokio::select! {
             read = from.read(&mut bytes) => read,
-            () = tokio::time::sleep(HELD_BACK), if redactor.holds_little(&hidden) => {
-                redactor.release(&hidden, &mut shown);
+            () = tokio::time::sleep(HELD_BACK), if redactor.holds_little(swap.returning()) => {
+                redactor.release(swap.returning(), &mut shown);
                 to.write_all(&shown).await?;
                 to.flush().await?;
                 continue;
@@ -378,16 +369,32 @@ async fn answers<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + 
         let read = match read {
             // Many servers leave without a word.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(of_server(&error));
+            }
             read => read?,
         };
         total += read as u64;
+        if first.len() < ANSWER.len() {
+            first.extend_from_slice(&bytes[..read.min(ANSWER.len())]);
+            let length = first.len().min(ANSWER.len());
+            if first[..length] != ANSWER[..length] {
+                return Err(Trouble::NotHttp1);
+            }
+        }
+        let now = current.now();
+        if !std::sync::Arc::ptr_eq(&now, &swap) {
+            // What was held back belongs to the values before; from here on both are known.
+            redactor.finish(swap.returning(), &mut shown);
+            (redactor, swap) = (Redactor::default(), now);
+        }
         if read == 0 {
-            redactor.finish(&hidden, &mut shown);
+            redactor.finish(swap.returning(), &mut shown);
             to.write_all(&shown).await?;
             to.shutdown().await.ok(); // whoever has gone already does not mind
             return Ok(total);
         }
-        redactor.push(&hidden, &bytes[..read], &mut shown);
+        redactor.push(swap.returning(), &bytes[..read], &mut shown);
         to.write_all(&shown).await?;
         to.flush().await?;
     }

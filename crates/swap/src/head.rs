@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::carry::Trouble;
+use crate::carry::{Peer, Trouble};
 use crate::swap::{Binding, Swap};
 
 /// The longest head, and the most headers.
@@ -31,7 +31,8 @@ pub(crate) struct Head {
 
 impl Head {
     /// Reads one, if it is whole.
-    pub(crate) fn read(bytes: &[u8], host: &str, swap: &Swap) -> Result<Option<Self>, Trouble> {
+    pub(crate) fn read(bytes: &[u8], peer: Peer<'_>, swap: &Swap) -> Result<Option<Self>, Trouble> {
+        let host = peer.host;
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
             return if bytes.len() > MAX_HEAD {
                 Err(Trouble::Framing("a head that does not end"))
@@ -53,7 +54,7 @@ impl Head {
         if headers.len() > MAX_HEADERS || is_bare(first) {
             return Err(Trouble::Framing("too many headers"));
         }
-        check_host(&headers, host)?;
+        check_host(&headers, peer)?;
         if headers.iter().any(|(name, _)| is(name, "upgrade")) {
             return Err(Trouble::Framing("an upgrade to what cannot be looked at"));
         }
@@ -119,16 +120,18 @@ fn header(line: &str) -> Option<(String, String)> {
 }
 
 /// Said once, and the one that was dialled.
-fn check_host(headers: &[(String, String)], host: &str) -> Result<(), Trouble> {
+fn check_host(headers: &[(String, String)], peer: Peer<'_>) -> Result<(), Trouble> {
     let mut hosts = headers.iter().filter(|(name, _)| is(name, "host"));
     let (first, second) = (hosts.next(), hosts.next());
     let said = first.filter(|_| second.is_none()).map(|(_, value)| value.as_str());
     let said = said.ok_or(Trouble::Host(String::new()))?;
-    let bare = match said.rsplit_once(':') {
-        Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
-        _ => said,
+    let (bare, port) = match said.rsplit_once(':') {
+        Some((bare, port)) => (bare, Some(port)),
+        None => (said, None),
     };
-    if bare.eq_ignore_ascii_case(host) { Ok(()) } else { Err(Trouble::Host(said.to_owned())) }
+    let same = bare.eq_ignore_ascii_case(peer.host)
+        && port.is_none_or(|port| port == peer.port.to_string());
+    if same { Ok(()) } else { Err(Trouble::Host(said.to_owned())) }
 }
 
 fn body(headers: &[(String, String)]) -> Option<Body> {
@@ -201,20 +204,17 @@ mod tests {
 
     const TOKEN: &str = "bjph_abcdefghijkmnpqrstuvwxyz23456789abcdefgh";
 
+    const PEER: Peer<'_> = Peer { host: "a.example", port: 443 };
+
     fn swap(in_query: bool) -> Swap {
         let hosts = vec!["a.example".to_owned()];
         let value = "s3c/r3t &x".to_owned();
-        Swap::new(vec![Binding {
-            placeholder: TOKEN.to_owned(),
-            value,
-            hosts,
-            in_query,
-            in_body: false,
-        }])
+        let placeholder = TOKEN.to_owned();
+        Swap::new(vec![Binding { placeholder, value, hosts, in_query, ..Binding::default() }], &[])
     }
 
     fn read(text: &str, in_query: bool) -> Result<String, Trouble> {
-        let head = Head::read(text.as_bytes(), "a.example", &swap(in_query))?.unwrap();
+        let head = Head::read(text.as_bytes(), PEER, &swap(in_query))?.unwrap();
         Ok(String::from_utf8(head.written(head.body)).unwrap())
     }
 
@@ -238,11 +238,22 @@ mod tests {
         let sent = read(&get(&format!("/p?k={TOKEN}&l=1"), ""), true).unwrap();
         assert!(sent.starts_with("GET /p?k=s3c%2Fr3t%20%26x&l=1 HTTP/1.1"), "{sent}");
         for target in [format!("/p?k={TOKEN}"), format!("/{TOKEN}")] {
-            assert_eq!(read(&get(&target, ""), false), Err(Trouble::Stray(Stray(0))), "{target}");
+            assert_eq!(
+                read(&get(&target, ""), false),
+                Err(Trouble::Stray(Stray::Token(0))),
+                "{target}"
+            );
         }
-        assert_eq!(read(&get(&format!("/{TOKEN}?a"), ""), true), Err(Trouble::Stray(Stray(0))));
+        assert_eq!(
+            read(&get(&format!("/{TOKEN}?a"), ""), true),
+            Err(Trouble::Stray(Stray::Token(0)))
+        );
         let hidden = format!("X: {}\r\n", STANDARD.encode(TOKEN));
-        assert_eq!(read(&get("/", &hidden), false), Err(Trouble::Stray(Stray(0))), "in disguise");
+        assert_eq!(
+            read(&get("/", &hidden), false),
+            Err(Trouble::Stray(Stray::Token(0))),
+            "in disguise"
+        );
     }
 
     #[test]
@@ -278,6 +289,7 @@ mod tests {
     fn every_request_is_for_the_host_that_was_dialled() {
         for text in [
             "GET / HTTP/1.1\r\nHost: b.example\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a.example:8443\r\n\r\n",
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a.example\r\nHost: a.example\r\n\r\n",
         ] {
@@ -296,8 +308,8 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let whole = [b"GET / HTTP/1.1\r\nHost: a.example\r\n", &bytes[..], b"\r\n\r\n"].concat();
-            Head::read(&bytes, "a.example", &swap(true)).ok();
-            Head::read(&whole, "a.example", &swap(true)).ok();
+            Head::read(&bytes, PEER, &swap(true)).ok();
+            Head::read(&whole, PEER, &swap(true)).ok();
         }
     }
 }

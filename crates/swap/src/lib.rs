@@ -6,14 +6,17 @@
 //! is HTTP/1.1, read as strictly as plain requests are ([`carry`]).
 
 mod authority;
+mod body;
 mod carry;
 mod head;
 mod outside;
+mod sealed;
 mod swap;
 mod trust;
 
 pub use authority::Authority;
-pub use carry::{Carried, Check, Trouble, carry};
+pub use carry::{Between, Carried, Judge, Peer, Trouble, carry};
 pub use outside::Outside;
-pub use swap::{Binding, Stray, Swap, placeholder};
-pub use trust::{VARIABLES, bundle};
+pub use sealed::{Pair, Sealed};
+pub use swap::{Binding, Current, Stray, Swap, placeholder};
+pub use trust::{VARIABLES, bundle, java_store};

@@ -18,16 +18,9 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// By the host's own store. Read before the process locks itself down.
-    pub fn by_host() -> Result<Self, String> {
-        let found = rustls_native_certs::load_native_certs();
-        Self::by(found.certs)
-    }
-
-    /// By a bundle of the operator's: certificates in PEM.
+    /// By these: certificates in PEM, of the host and of its operator. One that cannot be understood is passed over.
     pub fn by_bundle(pem: &[u8]) -> Result<Self, String> {
-        let roots = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-        Self::by(roots.map_err(|error| format!("the bundle holds no certificates: {error}"))?)
+        Self::by(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect())
     }
 
     fn by(roots: Vec<CertificateDer<'static>>) -> Result<Self, String> {

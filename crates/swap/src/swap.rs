@@ -1,21 +1,30 @@
 //! Placeholders and what becomes of them.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use belljar_jail::redact::Patterns;
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
 
 /// Every placeholder begins so: people who find one in a file know what it is.
 const PREFIX: &str = "bjph_";
 const LETTERS: usize = 40;
 
 /// A secret with the token that stands for it inside.
-#[derive(Clone)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Binding {
+    /// By what people know it.
+    pub name: String,
     pub placeholder: String,
     pub value: String,
+    /// Values that it had before: a host may still repeat them.
+    pub older: Vec<String>,
     /// Exact names, or `*.` and a name.
     pub hosts: Vec<String>,
+    /// Those of them that nobody looks into.
+    pub exempt: Vec<String>,
     pub in_query: bool,
     pub in_body: bool,
 }
@@ -28,19 +37,27 @@ impl fmt::Debug for Binding {
 
 impl Binding {
     pub fn is_for(&self, host: &str) -> bool {
-        self.hosts.iter().any(|known| match known.strip_prefix("*.") {
-            Some(end) => {
-                let head = host.len().checked_sub(end.len() + 1);
-                head.is_some_and(|head| {
-                    head > 0
-                        && host.as_bytes()[head] == b'.'
-                        && host.is_char_boundary(head + 1)
-                        && host[head + 1..].eq_ignore_ascii_case(end)
-                })
-            }
-            None => known.eq_ignore_ascii_case(host),
-        })
+        is_among(&self.hosts, host) && !self.exempts(host)
     }
+
+    fn exempts(&self, host: &str) -> bool {
+        is_among(&self.exempt, host)
+    }
+}
+
+fn is_among(hosts: &[String], host: &str) -> bool {
+    hosts.iter().any(|known| match known.strip_prefix("*.") {
+        Some(end) => {
+            let head = host.len().checked_sub(end.len() + 1);
+            head.is_some_and(|head| {
+                head > 0
+                    && host.as_bytes()[head] == b'.'
+                    && host.is_char_boundary(head + 1)
+                    && host[head + 1..].eq_ignore_ascii_case(end)
+            })
+        }
+        None => known.eq_ignore_ascii_case(host),
+    })
 }
 
 /// A token that nobody can guess.
@@ -54,42 +71,76 @@ pub fn placeholder() -> Result<String, std::io::Error> {
     Ok(PREFIX.chars().chain(letters).collect())
 }
 
-/// A placeholder where it may not go: an attempt to have a secret sent elsewhere. The place of the binding.
+/// What may not leave, where it was about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stray(pub usize);
+pub enum Stray {
+    /// A placeholder where it may not go: an attempt to have a secret sent elsewhere. The place of its binding.
+    Token(usize),
+    /// A value that nobody needs.
+    Decoy,
+}
 
 /// All secrets of a sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct Swap {
     bindings: Vec<Binding>,
-    /// The placeholders, in every spelling.
-    tokens: Patterns,
+    /// The placeholders, then the decoys, in every spelling.
+    watched: Patterns,
+    /// The values.
+    returning: Patterns,
+}
+
+/// The secrets as they are now: values may change while connections are open.
+#[derive(Debug, Default)]
+pub struct Current(Mutex<Arc<Swap>>);
+
+impl Current {
+    pub fn new(swap: Swap) -> Self {
+        Self(Mutex::new(Arc::new(swap)))
+    }
+
+    pub fn now(&self) -> Arc<Swap> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// For the next request, on open connections too.
+    pub fn replace(&self, swap: Swap) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(swap);
+    }
 }
 
 impl Swap {
-    pub fn new(bindings: Vec<Binding>) -> Self {
-        let tokens = Patterns::new(bindings.iter().map(|one| one.placeholder.as_str()));
-        Self { bindings, tokens }
+    pub fn new(bindings: Vec<Binding>, decoys: &[String]) -> Self {
+        let tokens = bindings.iter().map(|one| one.placeholder.as_str());
+        let watched = Patterns::new(tokens.chain(decoys.iter().map(String::as_str)));
+        let values = bindings.iter().flat_map(|one| std::iter::once(&one.value).chain(&one.older));
+        let returning = Patterns::new(values.map(String::as_str));
+        Self { bindings, watched, returning }
     }
 
-    /// Whether what goes to this host must be looked into.
+    /// Whether what goes to this host must be looked into. Where one secret exempts it nobody looks.
     pub fn concerns(&self, host: &str) -> bool {
         self.bindings.iter().any(|one| one.is_for(host))
+            && !self.bindings.iter().any(|one| one.exempts(host))
     }
 
     pub fn bindings(&self) -> &[Binding] {
         &self.bindings
     }
 
-    /// The placeholders: whoever sees bytes leave unencrypted looks for them ([`belljar_jail::redact::Scanner`]).
-    pub fn tokens(&self) -> &Patterns {
-        &self.tokens
+    /// What must not leave: whoever sees bytes leave looks for it ([`belljar_jail::redact::Scanner`]).
+    pub fn watched(&self) -> &Patterns {
+        &self.watched
     }
 
-    /// What must not come back from this host: the values that were sent there.
-    pub fn returning(&self, host: &str) -> Patterns {
-        let sent = self.bindings.iter().filter(|one| one.is_for(host));
-        Patterns::new(sent.map(|one| one.value.as_str()))
+    /// What was found, by its place among what is watched for.
+    pub fn stray(&self, place: usize) -> Stray {
+        if place < self.bindings.len() { Stray::Token(place) } else { Stray::Decoy }
+    }
+
+    /// What must not come back from a host: a value that was sent there.
+    pub fn returning(&self) -> &Patterns {
+        &self.returning
     }
 
     /// Replaces the placeholders of this host's secrets in a text, and refuses those of others.
@@ -107,9 +158,9 @@ impl Swap {
         Ok(out)
     }
 
-    /// Refuses what still holds a placeholder, in any spelling.
-    pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), Stray> {
-        self.tokens.find(bytes).first().map_or(Ok(()), |mark| Err(Stray(mark.value)))
+    /// Refuses what still holds a placeholder, or a decoy, in any spelling.
+    pub fn check(&self, bytes: &[u8]) -> Result<(), Stray> {
+        self.watched.find(bytes).first().map_or(Ok(()), |mark| Err(self.stray(mark.value)))
     }
 }
 
@@ -122,8 +173,7 @@ mod tests {
             placeholder: token.to_owned(),
             value: value.to_owned(),
             hosts: hosts.iter().map(|one| (*one).to_owned()).collect(),
-            in_query: false,
-            in_body: false,
+            ..Binding::default()
         }
     }
 
@@ -147,20 +197,33 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_one_secret_exempts_is_looked_into_for_none() {
+        let all = binding("token-1", "value-1", &["*.b.example"]);
+        let but = Binding { exempt: vec!["pinned.b.example".to_owned()], ..all.clone() };
+        let other = binding("token-2", "value-2", &["pinned.b.example", "c.example"]);
+        assert!(all.is_for("pinned.b.example") && !but.is_for("pinned.b.example"));
+        assert!(Swap::new(vec![all, other.clone()], &[]).concerns("pinned.b.example"));
+        let swap = Swap::new(vec![but, other], &[]);
+        assert!(!swap.concerns("pinned.b.example"));
+        assert!(swap.concerns("x.b.example") && swap.concerns("c.example"));
+    }
+
+    #[test]
     fn a_placeholder_is_replaced_for_its_hosts_and_refused_for_others() {
         let (one, two) = (placeholder().unwrap(), placeholder().unwrap());
         assert!(one != two && one.len() == 45);
-        let swap = Swap::new(vec![
-            binding(&one, "s3cr3t", &["a.example"]),
-            binding(&two, "other", &["b.example"]),
-        ]);
+        let decoy = "a-decoy-of-some-length".to_owned();
+        let bindings =
+            vec![binding(&one, "s3cr3t", &["a.example"]), binding(&two, "other", &["b.example"])];
+        let swap = Swap::new(bindings, std::slice::from_ref(&decoy));
         let text = format!("Bearer {one}");
         assert_eq!(swap.replace("a.example", &text, |_| true).unwrap(), "Bearer s3cr3t");
-        assert_eq!(swap.replace("b.example", &text, |_| true), Err(Stray(0)));
-        assert_eq!(swap.replace("a.example", &two, |_| true), Err(Stray(1)));
-        assert_eq!(swap.replace("a.example", &one, |_| false), Err(Stray(0)), "not there");
-        let hex: String = one.bytes().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(swap.replace("a.example", &hex, |_| true), Err(Stray(0)), "in disguise");
+        assert_eq!(swap.replace("b.example", &text, |_| true), Err(Stray::Token(0)));
+        assert_eq!(swap.replace("a.example", &two, |_| true), Err(Stray::Token(1)));
+        assert_eq!(swap.replace("a.example", &one, |_| false), Err(Stray::Token(0)), "not there");
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(swap.replace("a.example", &hex(&one), |_| true), Err(Stray::Token(0)), "hidden");
+        assert_eq!(swap.check(hex(&decoy).as_bytes()), Err(Stray::Decoy));
         assert!(swap.concerns("a.example") && !swap.concerns("c.example"));
         assert!(!format!("{swap:?}").contains("s3cr3t"));
     }

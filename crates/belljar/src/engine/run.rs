@@ -1,5 +1,6 @@
 //! A run, from the first record of it to its Outcome: warm where that can be, cold otherwise.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -29,6 +30,7 @@ use crate::native::{self, Prepared};
 use crate::output_files::{self, CopiedOut, Known, Was};
 use crate::pool::{self, Made, Pool};
 use crate::screen::{Advice, Gate};
+use crate::secrets::Sealing;
 
 /// Sandboxes that one run may find dead when it comes to them.
 const MOST_TRIES: usize = 100;
@@ -204,12 +206,23 @@ impl Run<'_> {
     /// Fills in the values of what the request names. From now on nothing that is told of this run shows them.
     async fn take_secrets(&mut self) -> Result<(), Error> {
         let given = self.engine.secrets(&self.spec.secrets).await?;
-        for one in given {
+        for one in &given {
             one.hidden().for_each(|value| self.spec.hide(value));
-            if one.mode == SecretMode::Canary {
-                self.spec.watch_for(one.value.reveal().to_owned());
+            match one.mode {
+                SecretMode::Canary => {
+                    self.spec.watch_for(one.value.reveal().to_owned());
+                    self.spec.give(one.variable.clone(), one.value.reveal())?;
+                }
+                SecretMode::Env => self.spec.give(one.variable.clone(), one.value.reveal())?,
+                SecretMode::Placeholder => {} // it stays outside
             }
-            self.spec.give(one.variable, one.value.reveal())?;
+        }
+        if !self.spec.egress.is_empty() {
+            let decoys = self.spec.canaries.iter().map(|one| one.0.clone()).collect();
+            let ca_file = self.engine.config.network.ca_file.as_deref();
+            let known = BTreeMap::new();
+            let sealing = Sealing::new(&self.spec.secrets, &given, decoys, &known, ca_file)?;
+            self.spec.sealing = sealing.map(Arc::new);
         }
         if let Some(sink) = self.event_sink.take() {
             self.event_sink = Some(if self.spec.hidden.is_empty() {
@@ -329,9 +342,10 @@ impl Run<'_> {
             wall_ms: self.spec.limits.wall_ms,
             egress: None,
             exit: None,
+            sealed: self.spec.sealing.is_some(),
         };
         // Before a sandbox is taken: a file that cannot be had is no reason to use one up.
-        let placed = native::run::open_placed(&self.spec.placed)?;
+        let placed = native::run::open_placed(self.spec.all_placed())?;
         // Before one is taken: what is made in its place stands back from now on.
         let _running = pool.running();
         for _ in 0..MOST_TRIES {

@@ -153,6 +153,10 @@ fn weight(refused: &Refused) -> (EventKind, Severity) {
         Why::Framing => (EventKind::SuspiciousBehavior, Severity::Medium),
         Why::Protocol => (EventKind::PermissionDenied, Severity::Low),
         Why::Unreachable | Why::Tightened => (EventKind::PermissionDenied, Severity::Info),
+        Why::Placeholder => (EventKind::EscapeAttempt, Severity::High),
+        Why::Canary => (EventKind::SuspiciousBehavior, Severity::Critical),
+        Why::Certificate => (EventKind::SuspiciousBehavior, Severity::Medium),
+        Why::Http2 | Why::Distrusted => (EventKind::PermissionDenied, Severity::Low),
         Why::Budget => (EventKind::ResourceLimitExceeded, Severity::Low),
         Why::Crashed => (EventKind::SuspiciousBehavior, Severity::High),
     }
@@ -172,6 +176,11 @@ const fn rule(why: Why) -> &'static str {
         Why::Path => "path",
         Why::Budget => "budget",
         Why::Tightened => "tightened",
+        Why::Placeholder => "placeholder",
+        Why::Canary => "canary",
+        Why::Certificate => "certificate",
+        Why::Http2 => "http2",
+        Why::Distrusted => "distrusted",
         Why::Crashed => "crashed",
     }
 }

@@ -14,6 +14,7 @@ use crate::model::error::Error;
 use crate::model::sandbox::{
     CodeEvent, CodeRequest, CodeResult, ContextInfo, ExecState, RichResult,
 };
+use crate::model::secret::SecretMode;
 use crate::native::living::{self, Living};
 use crate::secrets::Given;
 
@@ -35,7 +36,7 @@ impl Sandboxes {
             return result;
         }
         let mut request = request;
-        for one in &given {
+        for one in given.iter().filter(|one| one.mode != SecretMode::Placeholder) {
             // Its process began with the values of then.
             request.env.insert(one.variable.clone(), one.value.reveal().to_owned());
         }

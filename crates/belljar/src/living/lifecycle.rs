@@ -15,6 +15,7 @@ use crate::model::error::{Error, SpecError};
 use crate::model::sandbox::{
     SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace, WorkspaceMode,
 };
+use crate::model::secret::check_reach;
 use crate::model::spec::Spec;
 use crate::native::living::{self, DiskBound, Living, Raise, Shared};
 
@@ -32,11 +33,11 @@ impl Sandboxes {
     }
 
     pub(super) async fn make(&self, request: SandboxRequest) -> Result<SandboxInfo, Error> {
-        self.spec(&request)?;
+        let spec = self.spec(&request)?;
         check(&request)?;
         let name = request.name.as_deref().map(Name::new).transpose()?;
         // So that a name nobody knows is told now, and not by the first exec.
-        crate::engine::no_placeholder(&request.secrets)?;
+        check_reach(&request.secrets, &spec.egress)?;
         self.engine.secrets(&request.secrets).await?;
         let (ids, owner) = (workspace_ids(&request)?, self.owner.clone());
         let new = NewSandbox { name, tenant: self.tenant.to_string(), request, ids, owner };
@@ -442,15 +443,23 @@ impl Sandboxes {
     /// Sees to it for ever that what has outlived its time is removed. Run it beside everything else.
     pub async fn tend(&self) {
         loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            // What cannot be done now is tried again.
-            self.settle().await.ok();
+            for _ in 0..RENEW_AFTER {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                // What cannot be done now is tried again.
+                self.settle().await.ok();
+            }
+            let places = self.engine.secret_places();
+            if let Some(state) = &places.state {
+                living::renew_secrets(state, places).await;
+            }
         }
     }
 }
 
 /// How often it is looked for sandboxes that have outlived their time. Their keepers end what runs in them sooner.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// After so many of those looks values of secrets are asked for anew.
+const RENEW_AFTER: u32 = 2;
 
 /// What the keeper said last, if it could.
 fn why_ended(slot: &Arc<Slot>) -> Option<String> {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use belljar_jail::egress::{Host, Rule};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -16,7 +17,8 @@ pub(crate) const MAX_SECRETS: usize = 32;
 const MAX_HOSTS: usize = 32;
 const MAX_NAME_BYTES: usize = 64;
 
-/// A secret that a program is to have. On the wire an object, or as it is typed: `NAME[=MODE:VARIABLE][@HOST,…]`.
+/// A secret that a program is to have. On the wire an object, or as it is typed: `NAME[=MODE:VARIABLE][@HOST,…]`, where
+/// `!HOST` is exempt.
 ///
 /// ```
 /// use belljar::{SecretMode, SecretRequest};
@@ -38,6 +40,9 @@ pub struct SecretRequest {
     /// Where a placeholder is replaced by the value.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
+    /// Hosts whose TLS is passed on as it is, though it is one of `hosts`: their clients pin certificates, or show their own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exempt: Vec<String>,
     /// Where in a request besides its headers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replace: Vec<SecretPlace>,
@@ -102,16 +107,17 @@ impl SecretRequest {
                 "has {name} as a placeholder without hosts: say where it is replaced, as {name}@api.example.com"
             ));
         }
-        let is_bound = !self.hosts.is_empty() || !self.replace.is_empty();
+        let is_bound =
+            !self.hosts.is_empty() || !self.exempt.is_empty() || !self.replace.is_empty();
         if is_bound && !placeholder {
             return Err(format!(
                 "has {name} with hosts, which only a placeholder has: leave them out, or the mode"
             ));
         }
-        if self.hosts.len() > MAX_HOSTS {
+        if self.hosts.len() + self.exempt.len() > MAX_HOSTS {
             return Err(format!("has {name} with more than {MAX_HOSTS} hosts"));
         }
-        match self.hosts.iter().find(|host| !is_host(host)) {
+        match self.hosts.iter().chain(&self.exempt).find(|host| !is_host(host)) {
             Some(host) => Err(format!(
                 "has {name}, whose host {host:?} is no host name: as api.example.com or *.example.com"
             )),
@@ -167,15 +173,49 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// A placeholder is of use only where its hosts may be reached: what may be is said in one place, which is not this.
+pub(crate) fn check_reach(requests: &[SecretRequest], rules: &[Rule]) -> Result<(), SpecError> {
+    for request in requests.iter().filter(|one| one.mode() == SecretMode::Placeholder) {
+        let reached = |host: &&String| rules.iter().any(|rule| reaches(rule, host));
+        if let Some(host) = request.hosts.iter().find(|host| !reached(host)) {
+            let name = &request.name;
+            let reason =
+                format!("has {name} for {host}, which may not be reached: add --egress {host}");
+            return Err(SpecError::new("secrets", reason));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a rule lets something of it be reached.
+fn reaches(rule: &Rule, host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let bare = host.strip_prefix("*.");
+    let below = |name: &str, above: &str| {
+        name.strip_suffix(above).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+    };
+    rule.hosts.iter().any(|known| match (known, bare) {
+        (Host::Exact(known), None) => *known == host,
+        (Host::Exact(known), Some(above)) => below(known, above),
+        (Host::Below(above), None) => below(&host, above),
+        (Host::Below(known), Some(above)) => {
+            known == above || below(known, above) || below(above, known)
+        }
+        (Host::Address(_), _) => false,
+    })
+}
+
 impl FromStr for SecretRequest {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let wrong = |reason: String| SpecError::new("secrets", reason);
-        let (rest, hosts) = match text.split_once('@') {
-            Some((rest, hosts)) => (rest, hosts.split(',').map(ToOwned::to_owned).collect()),
-            None => (text, Vec::new()),
+        let (rest, (exempt, hosts)): (_, (Vec<_>, Vec<_>)) = match text.split_once('@') {
+            Some((rest, all)) => (rest, all.split(',').partition(|host| host.starts_with('!'))),
+            None => (text, (Vec::new(), Vec::new())),
         };
+        let hosts = hosts.into_iter().map(ToOwned::to_owned).collect();
+        let exempt = exempt.into_iter().map(|host| host[1..].to_owned()).collect();
         let (name, variable) = match rest.split_once('=') {
             Some((name, word)) => (name, Some(word)),
             None => (rest, None),
@@ -199,7 +239,8 @@ impl FromStr for SecretRequest {
                 (mode, (!variable.is_empty()).then(|| variable.to_owned()))
             }
         };
-        let request = Self { name: name.to_owned(), mode, variable, hosts, replace: Vec::new() };
+        let (name, replace) = (name.to_owned(), Vec::new());
+        let request = Self { name, mode, variable, hosts, exempt, replace };
         request.check().map_err(wrong)?;
         Ok(request)
     }
@@ -217,6 +258,8 @@ struct Fields {
     variable: Option<String>,
     #[serde(default)]
     hosts: Vec<String>,
+    #[serde(default)]
+    exempt: Vec<String>,
     #[serde(default)]
     replace: Vec<SecretPlace>,
 }
@@ -250,8 +293,9 @@ impl<'de> Deserialize<'de> for SecretRequest {
                 map: A,
             ) -> Result<SecretRequest, A::Error> {
                 let fields = serde::de::value::MapAccessDeserializer::new(map);
-                let Fields { name, mode, variable, hosts, replace } = Fields::deserialize(fields)?;
-                Ok(SecretRequest { name, mode, variable, hosts, replace })
+                let fields = Fields::deserialize(fields)?;
+                let Fields { name, mode, variable, hosts, exempt, replace } = fields;
+                Ok(SecretRequest { name, mode, variable, hosts, exempt, replace })
             }
         }
         deserializer.deserialize_any(Visitor)
@@ -270,6 +314,11 @@ mod tests {
         let bound = read("key=env:TOKEN@api.example.com,*.example.org");
         assert_eq!((bound.variable().as_str(), bound.mode()), ("TOKEN", SecretMode::Placeholder));
         assert_eq!(bound.hosts, ["api.example.com", "*.example.org"]);
+        let pinned = read("key@*.example.org,!pinned.example.org");
+        assert_eq!(
+            (&pinned.hosts[..], &pinned.exempt[..]),
+            (&["*.example.org".to_owned()][..], &["pinned.example.org".to_owned()][..])
+        );
         assert_eq!(read("bait=canary:AWS_SECRET").mode(), SecretMode::Canary);
         let json = r#"["k", {"name": "k", "variable": "V", "mode": "env"}]"#;
         let both: Vec<SecretRequest> = serde_json::from_str(json).unwrap();
@@ -277,6 +326,31 @@ mod tests {
         let again: SecretRequest =
             serde_json::from_str(&serde_json::to_string(&bound).unwrap()).unwrap();
         assert_eq!(again, bound);
+    }
+
+    #[test]
+    fn hosts_must_be_in_reach() {
+        let rule = |hosts: &[Host]| Rule { hosts: hosts.to_vec(), ..Rule::default() };
+        let (a, below) = (Host::Exact("a.example".into()), Host::Below("b.example".into()));
+        let rules = [rule(&[a]), rule(&[below])];
+        for (host, wanted) in [
+            ("a.example", true),
+            ("A.example", true),
+            ("x.b.example", true),
+            ("b.example", false),
+            ("*.b.example", true),
+            ("*.x.b.example", true),
+            ("*.example", true),
+            ("*.c.example", false),
+            ("c.example", false),
+        ] {
+            let request: SecretRequest = format!("k@{host}").parse().unwrap();
+            let checked = check_reach(&[request], &rules);
+            assert_eq!(checked.is_ok(), wanted, "{host}");
+            let words = format!("--egress {host}");
+            assert!(checked.is_ok() || checked.unwrap_err().reason.contains(&words));
+        }
+        assert!(check_reach(&["k".parse().unwrap()], &[]).is_ok(), "only placeholders go out");
     }
 
     #[test]
@@ -290,6 +364,8 @@ mod tests {
             ("k=placeholder:V", "without hosts"),
             ("k@", "is no host name"),
             ("k@a..b", "is no host name"),
+            ("k@a.example,!", "is no host name"),
+            ("k@!a.example", "only a placeholder"),
             ("k=canary:V@a.example", "only a placeholder"),
             ("k=s3cr3t-value", "values are never given here"),
         ] {

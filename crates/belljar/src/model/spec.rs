@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use belljar_jail::egress::Rule;
 use belljar_jail::layer::Layer;
@@ -15,6 +16,7 @@ use super::limits::{Limits, LimitsRequest};
 use super::request::{RunRequest, StartRequest, Workspace};
 use super::secret::{self, SecretRequest};
 use crate::seccomp::{self, Profile};
+use crate::secrets::Sealing;
 
 /// The longest program text. Longer ones are data, and belong in a file.
 pub const MAX_CODE_BYTES: usize = 16 << 20;
@@ -48,6 +50,9 @@ pub struct Spec {
     /// What must not be seen of what the program says: the values of `secrets`.
     #[serde(skip)]
     pub(crate) hidden: Vec<Secret>,
+    /// What stands for secrets inside, and what the egress process knows of them.
+    #[serde(skip)]
+    pub(crate) sealing: Option<Arc<Sealing>>,
     pub stdin: Option<Contents>,
     pub placed: Vec<PlacedFile>,
     pub workspace: Option<Workspace>,
@@ -161,6 +166,7 @@ impl Spec {
             secret_env,
             secrets: request.secrets,
             hidden: Vec::new(),
+            sealing: None,
             stdin: request.stdin.map(|data| Contents(data.0)),
             placed,
             workspace: request.workspace,
@@ -201,7 +207,15 @@ impl Spec {
     /// Every variable that the program gets, the secret ones too.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (&String, &str)> {
         let plain = self.env.iter().map(|(name, value)| (name, value.as_str()));
-        plain.chain(self.secret_env.iter().map(|(name, value)| (name, value.reveal())))
+        let tokens = self.sealing.iter().flat_map(|one| &one.tokens);
+        let tokens = tokens.map(|(name, token)| (name, token.as_str()));
+        let secret = self.secret_env.iter().map(|(name, value)| (name, value.reveal()));
+        plain.chain(tokens).chain(secret)
+    }
+
+    /// Every file that is copied in, those of the sandbox's own authority too.
+    pub(crate) fn all_placed(&self) -> impl Iterator<Item = &PlacedFile> {
+        self.placed.iter().chain(self.sealing.iter().flat_map(|one| &one.files))
     }
 }
 

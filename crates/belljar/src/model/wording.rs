@@ -114,6 +114,13 @@ pub(crate) fn egress_refused(why: Why, host: &str, port: u16, detail: &str) -> S
         Why::Method | Why::Path => format!("a request to {at}: {detail}"),
         Why::Budget => format!("connect to {at}: the budget of {detail} is used up"),
         Why::Tightened => format!("a connection to {at} was cut when the policy was tightened"),
+        Why::Placeholder => format!("the placeholder of {detail} on its way to {at}"),
+        Why::Canary => format!("a decoy on its way to {at}"),
+        Why::Certificate => format!("{at} is not who it should be: {detail}"),
+        Why::Http2 => format!("{at} speaks no HTTP/1.1, which a secret could be put into"),
+        Why::Distrusted => {
+            format!("a program does not believe the sandbox's own authority for {at}: {detail}")
+        }
         Why::Crashed => "the egress process crashed: its connections were cut".to_owned(),
     }
 }
@@ -138,6 +145,16 @@ pub(crate) fn egress_fix(why: Why, host: &str, port: u16, detail: &str) -> Strin
         Why::Method => "a rule whose methods hold it".to_owned(),
         Why::Path => "a rule whose path_prefixes hold it".to_owned(),
         Why::Budget => "a larger [network.budget] in belljar.toml".to_owned(),
+        Why::Placeholder => {
+            format!("--secret {detail}@{host}, over TLS; see replace for query and body")
+        }
+        Why::Canary => "nothing: whatever sent it read what it had no use for".to_owned(),
+        Why::Certificate => {
+            "ca_file in [network] of belljar.toml, if its authority is private".to_owned()
+        }
+        Why::Http2 | Why::Distrusted => {
+            format!("exempt {host} in the secret (as !{host}): then TLS to it is not ended")
+        }
         Why::Crashed => "nothing: please report it".to_owned(),
     }
 }

@@ -23,8 +23,9 @@ use crate::engine::Engine;
 use crate::model::error::{Error, SpecError};
 use crate::model::receipt::Receipt;
 use crate::model::sandbox::{ExecRequest, SandboxRequest, SandboxUsage, TerminalSize};
+use crate::model::secret::{SecretMode, SecretRequest};
 use crate::model::spec::Spec;
-use crate::secrets::{Given, SecretPlaces};
+use crate::secrets::{Given, SecretPlaces, renewal};
 
 pub use begin::raise;
 pub use follow::Follow;
@@ -34,6 +35,8 @@ pub use kept::{ended, events, output, records};
 use kept::Raised;
 use line::Line;
 
+/// Where sandboxes are in a state directory.
+const SANDBOXES: &str = "sandboxes";
 /// Input that was not taken is offered again after this.
 const INPUT_AGAIN: Duration = Duration::from_millis(10);
 /// How often a keeper that hangs up is asked to end.
@@ -112,6 +115,21 @@ pub fn owner(engine: &Engine, number: u32) -> (u32, u32) {
     super::identity::living_ids(engine.host(), number)
 }
 
+/// Has new values of secrets count in all sandboxes of a state directory that live, where placeholders stand for them.
+/// What a command would have to print is not asked for: it counts from the next exec on. How many were told.
+pub async fn renew_secrets(state: &Path, places: &SecretPlaces) -> usize {
+    let mut told = 0;
+    for entry in std::fs::read_dir(state.join(SANDBOXES)).into_iter().flatten().flatten() {
+        // One that cannot be reached, or whose secret is gone, has the values that it had.
+        let Ok(Some(living)) = Living::connect(&entry.path()).await else { continue };
+        let living = living.with_secrets_from(places.clone());
+        if living.has_placeholders() && living.secrets().await.is_ok() {
+            told += 1;
+        }
+    }
+    told
+}
+
 impl Living {
     /// The keeper of the sandbox in this directory; `None` when none lives.
     pub async fn connect(directory: &Path) -> Result<Option<Self>, Error> {
@@ -141,7 +159,25 @@ impl Living {
                 return Err(unexpected(answer));
             }
         }
+        if given.iter().any(|one| one.mode == SecretMode::Placeholder) {
+            let newer = renewal(&self.raised.secrets, &given, &self.raised.tokens())?;
+            let answer = self.line.ask(Ask::Renew, &[], Some(&newer)).await?.0;
+            if !matches!(answer, Answer::Done) {
+                return Err(unexpected(answer));
+            }
+        }
         Ok(given)
+    }
+
+    /// Whether something stands for a secret in it whose value can be had without starting a command.
+    fn has_placeholders(&self) -> bool {
+        let sources = self.places.sources().unwrap_or_default();
+        let by_command = |one: &SecretRequest| {
+            sources.get(&one.name).is_some_and(|source| source.command.is_some())
+        };
+        let secrets = &self.raised.secrets;
+        secrets.iter().any(|one| one.mode() == SecretMode::Placeholder)
+            && !secrets.iter().any(by_command)
     }
 
     /// What was verified when it was raised.

@@ -12,11 +12,12 @@ use super::failure::explain;
 use super::identity::Chosen;
 use super::kind::Kind;
 use super::plan::Planned;
-use super::run::{Finished, Keeper, OurStreams, Streams, Talk, follow};
+use super::run::{Finished, Keeper, OurStreams, Streams, Talk, follow, send_secrets};
 use super::zygote::Zygote;
 use crate::events::Tally;
 use crate::model::error::Error;
 use crate::model::spec::Spec;
+use crate::secrets::TRUST;
 
 /// A sandbox that nobody has used. When it is dropped its keeper ends it.
 pub(crate) struct Parked {
@@ -147,6 +148,7 @@ impl Parked {
         let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
         let both = exit.as_ref().map(Exit::fds).unwrap_or_default();
         wire::send_delivery(&self.keeper.control, delivery, &fds, &both).map_err(|_| None)?;
+        send_secrets(&self.keeper, spec).map_err(|_| None)?;
         drop((fds, both));
         self.keeper.hold_exit(exit.map(Exit::sent));
         let streams = self.streams.take().ok_or(None)?;
@@ -164,6 +166,10 @@ impl Parked {
 
 /// What a delivery says of the files that a Spec places.
 pub(crate) fn placed(spec: &Spec) -> Vec<Placed> {
-    let file = |path: &std::path::PathBuf| Placed { path: path.clone(), executable: false };
-    spec.placed.iter().map(|one| file(&one.path)).collect()
+    let file = |path: &std::path::PathBuf| Placed {
+        path: path.clone(),
+        executable: false,
+        read_only: path.starts_with(TRUST),
+    };
+    spec.all_placed().map(|one| file(&one.path)).collect()
 }

@@ -21,6 +21,7 @@ use crate::model::level::Level;
 use crate::model::receipt::Missing;
 use crate::model::spec::{self, CODE, Spec, WORKSPACE};
 use crate::seccomp::{self, Adjust, Hearing, Profile};
+use crate::secrets::TRUST;
 
 /// The sandbox's own search path; the host's is the host's business.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -80,7 +81,7 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
         cgroup,
         lockdown,
         program,
-        placed: spec.placed.iter().map(|file| placed(&file.path, inputs, &places)).collect(),
+        placed: spec.all_placed().map(|file| placed(&file.path, inputs, &places)).collect(),
         wall_ms: spec.limits.wall_ms,
         cpu_ms: spec.limits.cpu_ms,
         millicpus: spec.limits.millicpus,
@@ -88,6 +89,7 @@ pub(crate) fn make(inputs: &Inputs<'_>) -> Result<Planned, Error> {
         keep_workspace: inputs.keep_workspace,
         hold: inputs.hold,
         egress: inputs.egress.clone(),
+        sealed: spec.sealing.is_some(),
         owner_uid: inputs.zygote_uid,
         fault: inputs.fault,
     };
@@ -477,6 +479,7 @@ fn environment(spec: &Spec, language: Option<&Language>, paths: &Paths) -> Vec<(
     if !spec.egress.is_empty() {
         all.extend(egress::variables());
     }
+    all.extend(spec.sealing.iter().flat_map(|one| one.variables()));
     all.extend(language.map(|one| one.environment.clone()).unwrap_or_default());
     all.extend(spec.variables().map(|(name, value)| (name.clone(), value.to_owned())));
     all.into_iter().collect()
@@ -487,5 +490,6 @@ fn placed(path: &Path, inputs: &Inputs<'_>, paths: &Paths) -> Placed {
         spec::Program::Command { argv } => argv.first().map(PathBuf::from),
         spec::Program::Code { .. } => None,
     };
-    Placed { path: paths.real(path), executable: command.as_deref() == Some(path) }
+    let executable = command.as_deref() == Some(path);
+    Placed { path: paths.real(path), executable, read_only: path.starts_with(TRUST) }
 }

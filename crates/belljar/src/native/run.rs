@@ -262,13 +262,14 @@ async fn hand_over(
     tally: &mut Tally,
 ) -> Result<Finished, Error> {
     let streams = Streams::open().map_err(Error::backend("make pipes"))?;
-    let placed = open_placed(&spec.placed)?;
+    let placed = open_placed(spec.all_placed())?;
     let fds: Vec<BorrowedFd<'_>> = placed.iter().map(AsFd::as_fd).collect();
     wire::plan_memory(plan)
         .and_then(|plan| {
             wire::send_plan(&keeper.control, plan.as_fd(), None, streams.theirs(), &fds)
         })
         .map_err(Error::backend("hand the plan to the keeper"))?;
+    send_secrets(keeper, spec)?;
     drop(fds);
     drop(placed);
     beside();
@@ -515,8 +516,17 @@ impl Streams {
     }
 }
 
+/// What the egress process must know of secrets, where there is something: in a packet of its own.
+pub(super) fn send_secrets(keeper: &Keeper, spec: &Spec) -> Result<(), Error> {
+    let Some(sealing) = &spec.sealing else { return Ok(()) };
+    wire::send_secrets(&keeper.control, sealing.memory()?.as_fd())
+        .map_err(Error::backend("hand its secrets to the keeper"))
+}
+
 /// Opens what is to be copied in. Only regular files: a device or FIFO has no end, or a side effect.
-pub(crate) fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
+pub(crate) fn open_placed<'a>(
+    files: impl Iterator<Item = &'a PlacedFile>,
+) -> Result<Vec<OwnedFd>, Error> {
     let open = |file: &PlacedFile| -> io::Result<OwnedFd> {
         match &file.source {
             Source::Given(Contents(bytes)) => wire::sealed_memory("file", bytes),
@@ -532,7 +542,6 @@ pub(crate) fn open_placed(files: &[PlacedFile]) -> Result<Vec<OwnedFd>, Error> {
         }
     };
     files
-        .iter()
         .map(|file| {
             open(file).map_err(|error| match &file.source {
                 Source::Host(path) if !is_shortage(&error) => {

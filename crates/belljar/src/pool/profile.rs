@@ -11,7 +11,9 @@ use crate::model::level::Level;
 use crate::model::limits::LimitsRequest;
 use crate::model::spec::{MAX_ARGUMENT_BYTES, Program, Spec, WORKSPACE};
 
-/// What interpreters and the C library read when they start, which is before the program comes.
+/// Languages whose interpreters read certificates when they start, which is before the program comes.
+const BELIEVES_AT_START: [&str; 1] = ["node"];
+/// What interpreters and the C library read then.
 const READ_AT_START: [&str; 12] = [
     "PYTHON", "NODE_", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ", "OPENSSL_", "SSL_", "UV_",
     "RES_",
@@ -78,6 +80,10 @@ impl Wanted {
         if hold != Hold::Exec && spec.variables().any(|(name, _)| at_start(name)) {
             return Err("a variable of it is read when the interpreter starts");
         }
+        let believes = spec.sealing.as_ref().is_some_and(|one| !one.files.is_empty());
+        if hold != Hold::Exec && believes && BELIEVES_AT_START.contains(&language.name.as_str()) {
+            return Err("its language reads certificates when the interpreter starts");
+        }
         let keeps_path =
             hold == Hold::Started && warm.start.iter().any(|one| one.contains("{file}"));
         let path = if keeps_path { path.clone() } else { program_path(language) };
@@ -104,6 +110,7 @@ fn stripped(spec: &Spec, language: &str, path: PathBuf) -> Spec {
         secret_env: BTreeMap::new(),
         secrets: Vec::new(),
         hidden: Vec::new(),
+        sealing: None,
         stdin: None,
         placed: Vec::new(),
         workspace: None,

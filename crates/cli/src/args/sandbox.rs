@@ -146,8 +146,9 @@ pub(crate) struct Create {
     #[arg(long = "env", value_name = "K=V")]
     pub env: Vec<String>,
 
-    /// Give its programs a secret by name, hidden in all that they say; see `belljar secret --help`
-    #[arg(long = "secret", value_name = "NAME[=env:VAR]")]
+    /// Give its programs a secret by name, hidden in all that they say; with hosts they get a placeholder, which
+    /// becomes the value on its way to them; see `belljar secret --help`
+    #[arg(long = "secret", value_name = "NAME[=env:VAR][@HOST,…]")]
     pub secrets: Vec<String>,
 
     /// A label, as name=value

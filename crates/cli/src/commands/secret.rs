@@ -29,14 +29,21 @@ pub(super) fn asked(typed: &[String]) -> Result<Vec<SecretRequest>, SpecError> {
     typed.iter().map(|one| one.parse()).collect()
 }
 
-pub(crate) fn secret(args: Arguments) -> u8 {
+pub(crate) async fn secret(args: Arguments) -> u8 {
     let places = places(args.state.as_deref());
     let Some(store) = places.store() else {
         let why = "the state directory has no default without HOME: give --state DIR";
         return render::trouble(why, render::BAD_REQUEST);
     };
     let done = match args.command {
-        SecretCommand::Set { name } => set(&store, &name),
+        SecretCommand::Set { name } => {
+            let done = set(&store, &name);
+            if let (Ok(_), Some(state)) = (&done, &places.state) {
+                // Where a placeholder stands for it the new value counts at once.
+                belljar::runtime::renew_secrets(state, &places).await;
+            }
+            done
+        }
         SecretCommand::List { json } => list(&store, &places, json),
         SecretCommand::Remove { name } => match store.remove(&name) {
             Ok(true) => Ok(0),

@@ -1,7 +1,7 @@
 //! The egress process as its keeper sees it: started, read back, heard, started again, ended.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use belljar_sys::process::SingleThreaded;
@@ -36,6 +36,7 @@ const OTHERS: &str = "(others)";
 #[derive(Debug)]
 pub(crate) struct Door {
     plan: EgressPlan,
+    secrets: Secrets,
     network: Network,
     listeners: Listeners,
     process: Option<Process>,
@@ -52,22 +53,47 @@ pub(crate) struct Door {
     looked: usize,
 }
 
+/// What the process must know of secrets, in sealed files of memory that only it reads: as it was at first, and what has
+/// changed of it since.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    first: Option<OwnedFd>,
+    newer: Option<OwnedFd>,
+}
+
+impl Secrets {
+    pub(crate) fn new(first: Option<OwnedFd>) -> Self {
+        Self { first, newer: None }
+    }
+
+    pub(crate) fn renew(&mut self, newer: OwnedFd) {
+        self.newer = Some(newer);
+    }
+
+    /// With the first there is nothing that could be newer.
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let newer = self.newer.as_ref().filter(|_| self.first.is_some());
+        self.first.iter().chain(newer).map(AsFd::as_fd)
+    }
+}
+
 /// A way out whose process was started before the sandbox stands, so that both happen at once.
 #[derive(Debug)]
 pub(crate) struct Exit {
     plan: EgressPlan,
+    secrets: Secrets,
     process: Process,
 }
 
 impl Exit {
-    pub(crate) fn start(plan: EgressPlan) -> Result<Self> {
+    pub(crate) fn start(plan: EgressPlan, secrets: Secrets) -> Result<Self> {
         let process = Process::start(&plan)?;
-        Ok(Self { plan, process })
+        Ok(Self { plan, secrets, process })
     }
 
     /// With a process that the engine kept ready.
-    pub(crate) fn given(plan: EgressPlan, ready: Given) -> Self {
-        Self { plan, process: Process::given(ready) }
+    pub(crate) fn given(plan: EgressPlan, secrets: Secrets, ready: Given) -> Self {
+        Self { plan, secrets, process: Process::given(ready) }
     }
 
     /// Makes the listeners in the sandbox's network. They are handed over when the process was found locked down.
@@ -81,6 +107,7 @@ impl Exit {
         let listeners = listeners::open(single, &network, &self.plan, None)?;
         Ok(Door {
             plan: self.plan,
+            secrets: self.secrets,
             network,
             listeners,
             process: Some(self.process),
@@ -103,9 +130,13 @@ impl Door {
         let plan = EgressPlan { filter: Vec::new(), ..self.plan.clone() };
         let json = serde_json::to_vec(&plan).map_err(|_| Errno::PROTO)?;
         let memory = sealed_memory("egress", &json).map_err(|_| Errno::NOMEM)?;
-        let bid = Bid::Serve { listeners: listeners.iter().map(|(kind, _)| *kind).collect() };
+        let bid = Bid::Serve {
+            secrets: self.secrets.fds().count(),
+            listeners: listeners.iter().map(|(kind, _)| *kind).collect(),
+        };
         let word = serde_json::to_vec(&bid).map_err(|_| Errno::PROTO)?;
         let mut fds = vec![memory.as_fd()];
+        fds.extend(self.secrets.fds());
         fds.extend(listeners.iter().map(|(_, socket)| socket.as_fd()));
         fd::send(&process.socket, &word, &fds)
     }
@@ -120,6 +151,12 @@ impl Door {
         }
         self.listeners.extend(new);
         Ok(())
+    }
+
+    /// Other values of secrets, from the next request on.
+    pub(crate) fn renew(&mut self, newer: OwnedFd) -> Result<()> {
+        self.secrets.renew(newer);
+        self.hand_over(&Vec::new())
     }
 
     pub(crate) fn plan(&self) -> &EgressPlan {

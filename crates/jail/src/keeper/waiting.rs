@@ -8,11 +8,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{Keeper, SETUP_LIMIT, heard, tell, wait};
 use crate::cgroup::Group;
-use crate::egress::Exit;
+use crate::egress::{Exit, Secrets};
 use crate::notify::Ear;
 use crate::plan::{Delivery, Invocation};
 use crate::report::{At, Failed, Message, Note, Ready, Started, Step, Stopped};
-use crate::wire::{receive_delivery, send_placed};
+use crate::wire::{receive_delivery, receive_secrets, send_placed};
 
 impl Keeper {
     /// Waits until the payload has locked itself down.
@@ -69,11 +69,12 @@ impl Keeper {
             return Err(heard.stopped(Step::Exec).into());
         }
         let (delivery, contents, given) = receive_delivery(control).at(Step::Plan)?;
-        let Delivery { argv, environment, placed, wall_ms, egress, exit: _ } = delivery;
+        let Delivery { argv, environment, placed, wall_ms, egress, exit: _, sealed } = delivery;
+        let secrets = Secrets::new(receive_secrets(control, sealed).at(Step::Egress)?);
         let exit = match (egress, given) {
             (None, _) => None,
-            (Some(plan), Some(given)) => Some(Exit::given(plan, given)),
-            (Some(plan), None) => Some(Exit::start(plan).at(Step::Egress)?),
+            (Some(plan), Some(given)) => Some(Exit::given(plan, secrets, given)),
+            (Some(plan), None) => Some(Exit::start(plan, secrets).at(Step::Egress)?),
         };
         if !placed.is_empty() {
             send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;

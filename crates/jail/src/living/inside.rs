@@ -12,6 +12,7 @@ use belljar_sys::process::{
 };
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{RawPid, Signal};
 
 use super::program::{self, Part, Task};
@@ -39,14 +40,16 @@ pub(crate) struct Ends {
     pub notes: OwnedFd,
     /// From the keeper. Closed when it dies.
     pub commands: OwnedFd,
+    /// What the placed files of the plan hold.
+    pub placed: Vec<OwnedFd>,
 }
 
 /// Runs the sandbox from inside. Never returns.
 pub(crate) fn run(single: &SingleThreaded, living: &LivingPlan, ends: Ends) -> ! {
-    let Ends { notes, commands } = ends;
+    let Ends { notes, commands, placed } = ends;
     let plan = &living.plan;
     let agent_plan = plan_of_agents(living);
-    let stood = stand(plan, &notes, &commands);
+    let stood = stand(plan, &notes, &commands, placed);
     let lived = stood.and_then(|(built, signals)| {
         Init {
             single,
@@ -85,6 +88,7 @@ fn stand(
     plan: &Plan,
     notes: &OwnedFd,
     commands: &OwnedFd,
+    placed: Vec<OwnedFd>,
 ) -> std::result::Result<(Built, OwnedFd), Stopped> {
     rustix::thread::set_name(c"belljar-init").at(Step::Clone)?;
     init::await_go(commands).at(Step::IdMap)?;
@@ -94,6 +98,7 @@ fn stand(
         return Err(Stopped::new(Step::Plan, Errno::INVAL));
     };
     let built = build(plan, layout)?;
+    place_all(plan, placed)?;
     net::loopback_up().at(Step::Loopback)?;
     rustix::io::write(notes, &Note::Arrived.to_bytes()).at(Step::CgroupNamespace)?;
     enter_cgroup_namespace(commands).at(Step::CgroupNamespace)?;
@@ -114,6 +119,17 @@ fn build(plan: &Plan, layout: &Root) -> std::result::Result<Built, Stopped> {
     init::die_with_keeper().at(Step::Become)?;
     rustix::system::sethostname(layout.hostname.as_bytes()).at(Step::Hostname)?;
     root::build(layout, &sources, &layers)
+}
+
+/// Puts files into the finished root: into its memory, where no program has been yet.
+fn place_all(plan: &Plan, contents: Vec<OwnedFd>) -> std::result::Result<(), Stopped> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open("/", flags, Mode::empty()).at(Step::Placed)?;
+    for (index, (file, source)) in plan.placed.iter().zip(&contents).enumerate() {
+        let placed = init::place(file, source, top.as_fd(), false, &Identity::Caller);
+        placed.at_item(Step::Placed, index)?;
+    }
+    Ok(())
 }
 
 /// Makes the sandbox's cgroup look like the root of all, to us and all we start: a namespace is rooted where its maker

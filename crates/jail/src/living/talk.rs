@@ -97,6 +97,8 @@ pub enum Ask {
     Agent,
     /// What the descriptor's memory holds, a list of texts, is to be hidden in all output from now on.
     Hide,
+    /// Placeholders stand for other values from now on, which the descriptor's memory holds.
+    Renew,
     /// From now on this may be reached: the descriptor holds an [`crate::egress::EgressPlan`].
     Egress,
     /// What may be reached, what was, and what was refused: a [`NetworkState`] in the answer's descriptor.

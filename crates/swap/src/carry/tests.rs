@@ -4,10 +4,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::swap::Binding;
 
 const TOKEN: &str = "bjph_abcdefghijkmnpqrstuvwxyz23456789abcdefgh";
 const OTHER: &str = "bjph_zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
+const DECOY: &str = "decoy-0123456789-decoy";
 const VALUE: &str = "sk-real-value-0123456789";
 
 fn swap(in_body: bool) -> Swap {
@@ -15,10 +15,24 @@ fn swap(in_body: bool) -> Swap {
         placeholder: token.to_owned(),
         value: value.to_owned(),
         hosts: vec![host.to_owned()],
-        in_query: false,
         in_body,
+        ..Binding::default()
     };
-    Swap::new(vec![one(TOKEN, VALUE, "a.example"), one(OTHER, "other-value", "b.example")])
+    let bindings = vec![one(TOKEN, VALUE, "a.example"), one(OTHER, "other-value", "b.example")];
+    Swap::new(bindings, &[DECOY.to_owned()])
+}
+
+/// Says no to DELETE, and tells why everything ends.
+struct Strict;
+
+impl Judge for Strict {
+    fn allows(&mut self, method: &str, _: &str) -> Result<(), String> {
+        if method == "DELETE" { Err("DELETE is not allowed".to_owned()) } else { Ok(()) }
+    }
+
+    fn ends(&mut self, trouble: &Trouble) -> Option<String> {
+        Some(format!("because of {trouble:?}"))
+    }
 }
 
 /// A real host that repeats what it was sent, and tells us.
@@ -92,11 +106,9 @@ async fn through(origin: &Origin, swap: Swap, said: &str) -> (String, Result<Car
     let carried = tokio::spawn(async move {
         let (client, _) = listener.accept().await.unwrap();
         let server = TcpStream::connect(to).await.unwrap();
-        let mut check = |method: &str, _: &str| match method {
-            "DELETE" => Err("DELETE is not allowed".to_owned()),
-            _ => Ok(()),
-        };
-        carry(client, server, "a.example", (&ours, &outside, &swap), &mut check).await
+        let (swap, peer) = (Current::new(swap), Peer { host: "a.example", port: 443 });
+        let between = Between { authority: &ours, outside: &outside, swap: &swap };
+        carry(client, server, peer, between, &mut Strict).await
     });
     let believes = Outside::by_bundle(inner.pem().as_bytes()).unwrap();
     let stream = TcpStream::connect(address).await.unwrap();
@@ -134,12 +146,18 @@ async fn a_value_reaches_its_host_and_never_comes_back() {
 async fn a_placeholder_of_another_host_is_refused_and_so_is_one_in_a_body() {
     let mut origin = Origin::start("a.example").await;
     let stray = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX: {OTHER}\r\n\r\n");
-    let (_, carried) = through(&origin, swap(false), &stray).await;
-    assert_eq!(carried, Err(Trouble::Stray(Stray(1))));
+    let (heard, carried) = through(&origin, swap(false), &stray).await;
+    assert_eq!(carried, Err(Trouble::Stray(Stray::Token(1))));
+    assert!(
+        heard.starts_with("HTTP/1.1 403 Forbidden\r\n") && heard.contains("because"),
+        "{heard}"
+    );
+    let decoy = format!("GET /{DECOY} HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(through(&origin, swap(false), &decoy).await.1, Err(Trouble::Stray(Stray::Decoy)));
     let body = format!("k={TOKEN}");
     let sent = post(&format!("Content-Length: {}\r\n", body.len()), &body);
     let (_, carried) = through(&origin, swap(false), &sent).await;
-    assert_eq!(carried, Err(Trouble::Stray(Stray(0))), "it was not asked for there");
+    assert_eq!(carried, Err(Trouble::Stray(Stray::Token(0))), "it was not asked for there");
     let refused = "DELETE / HTTP/1.1\r\nHost: a.example\r\n\r\n";
     let (_, carried) = through(&origin, swap(false), refused).await;
     assert_eq!(carried, Err(Trouble::Refused("DELETE is not allowed".to_owned())));
@@ -175,7 +193,32 @@ async fn a_host_that_is_not_who_it_should_be_gets_nothing() {
     let said = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX: {TOKEN}\r\n\r\n");
     let (heard, carried) = through(&origin, swap(false), &said).await;
     assert!(matches!(carried, Err(Trouble::Unverified(_))), "{carried:?}");
-    assert!(heard.is_empty() && origin.heard.try_recv().is_err());
+    assert!(heard.starts_with("HTTP/1.1 502 ") && origin.heard.try_recv().is_err(), "{heard}");
+}
+
+/// A host that speaks something else, and says so in its handshake or by its first words.
+#[tokio::test]
+async fn a_host_without_http_1_is_told_as_such() {
+    for in_handshake in [true, false] {
+        let origin = Origin::start("a.example").await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = Origin { address: listener.local_addr().unwrap(), ..origin };
+        let mut config = (*origin.authority.server("a.example").unwrap()).clone();
+        config.alpn_protocols = if in_handshake { vec![b"h2".to_vec()] } else { Vec::new() };
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = TlsAcceptor::from(Arc::new(config)).accept(stream).await else {
+                return;
+            };
+            stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            stream.flush().await.unwrap();
+            stream.read(&mut [0; 100]).await.ok();
+        });
+        let said = "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+        let (heard, carried) = through(&origin, swap(false), said).await;
+        assert_eq!(carried, Err(Trouble::NotHttp1), "{in_handshake}");
+        assert!(heard.starts_with("HTTP/1.1 502 ") && heard.contains("NotHttp1"), "{heard}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use belljar_jail::agent;
@@ -33,9 +34,10 @@ use crate::model::spec::{Spec, WORKSPACE};
 use crate::native::cgroups::Places;
 use crate::native::identity::INSIDE;
 use crate::native::plan::{self, Inputs, PATH, Planned, USE, WORK, rule};
+use crate::native::run::open_placed;
 use crate::native::{cgroups, failure, layout, sweep};
 use crate::seccomp;
-use crate::secrets::Given;
+use crate::secrets::{Given, Sealing};
 
 /// What runs in a sandbox that has no program yet.
 const NOTHING: &str = "/bin/true";
@@ -72,7 +74,8 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
 }
 
 /// Starts a keeper for it and waits until it stands: every layer was verified on a payload that ran nothing.
-pub async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
+pub async fn raise(engine: &Engine, mut raise: Raise) -> Result<Living, Error> {
+    seal(engine, &mut raise).await?;
     // What killed keepers left: whoever lives long meets many of them.
     sweep::sweep(engine.host());
     let (control, theirs) = wire::control_pair().map_err(backend("make a socket"))?;
@@ -104,8 +107,13 @@ pub async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
         }),
     };
     let memory = memory(&living)?;
-    fd::send(&control, b"living", &[memory.as_fd()])
-        .map_err(backend("hand the plan to the keeper"))?;
+    let placed = open_placed(raise.spec.all_placed())?;
+    let fds: Vec<_> = [&memory].into_iter().chain(&placed).map(AsFd::as_fd).collect();
+    fd::send(&control, b"living", &fds).map_err(backend("hand the plan to the keeper"))?;
+    if let Some(sealing) = &raise.spec.sealing {
+        wire::send_secrets(&control, sealing.memory()?.as_fd())
+            .map_err(Error::backend("hand its secrets to the keeper"))?;
+    }
     let stood = await_standing(&control, &living.plan).await;
     if let Err(error) = stood {
         if matches!(error, Error::Lost { .. }) {
@@ -115,6 +123,18 @@ pub async fn raise(engine: &Engine, raise: Raise) -> Result<Living, Error> {
     }
     let lost = Error::Lost { what: "its keeper died as soon as it stood" };
     Living::connect(&raise.directory).await?.ok_or(lost)
+}
+
+/// Finds out what stands for its secrets, and who speaks for their hosts. What stood for them before stays: it may stand
+/// in files that programs have written.
+async fn seal(engine: &Engine, raise: &mut Raise) -> Result<(), Error> {
+    let given = engine.secrets(&raise.spec.secrets).await?;
+    let known = kept::raised(&raise.directory).map(|(before, _)| before.tokens());
+    let known = known.unwrap_or_default();
+    let ca_file = engine.network().ca_file.as_deref();
+    let sealing = Sealing::new(&raise.spec.secrets, &given, Vec::new(), &known, ca_file)?;
+    raise.spec.sealing = sealing.map(Arc::new);
+    Ok(())
 }
 
 async fn await_standing(control: &UnixDatagram, plan: &Plan) -> Result<(), Error> {
@@ -353,8 +373,9 @@ pub(super) fn order(
         paths: paths(program, search),
         argv: request.cmd.clone(),
         environment: environment.into_iter().collect(),
-        secrets: given.iter().map(secret).collect(),
-        hidden: hidden(given),
+        // What stays outside is not for the processes that read this; the keeper hides it all the same.
+        secrets: inside(given).map(secret).collect(),
+        hidden: inside(given).flat_map(Given::hidden).map(ToOwned::to_owned).collect(),
         directory,
         wall_ms,
         cpu_ms: raised.limits.cpu_ms.max(if request.timeout_ms.is_some() { wall_ms } else { 0 }),
@@ -362,6 +383,11 @@ pub(super) fn order(
         keep_stdin: request.keep_stdin || request.stdin.is_some(),
         note: serde_json::Value::Null,
     })
+}
+
+/// Those whose values programs have.
+fn inside(given: &[Given]) -> impl Iterator<Item = &Given> {
+    given.iter().filter(|one| one.mode != SecretMode::Placeholder)
 }
 
 fn secret(given: &Given) -> (String, String) {

@@ -1,5 +1,6 @@
 //! What is on the disk of a living sandbox: how it was raised, its execs, and why it ended.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::model::limits::Limits;
 use crate::model::outcome::{DiskLimit, FaultDomain, Stream, Verdict};
 use crate::model::receipt::{Missing, Receipt, Versions};
 use crate::model::sandbox::{ExecEnd, ExecInfo, ExecState};
-use crate::model::secret::SecretRequest;
+use crate::model::secret::{SecretMode, SecretRequest};
 use crate::native::{Facts, end_of, judge};
 use crate::seccomp::{Adjust, Hearing, Profile};
 
@@ -53,6 +54,15 @@ pub(super) struct Raised {
     pub missing: Vec<Missing>,
     pub spec_digest: String,
     pub versions: Versions,
+}
+
+impl Raised {
+    /// What stands for its secrets, by variable.
+    pub(super) fn tokens(&self) -> BTreeMap<String, String> {
+        let placeholders = self.secrets.iter().filter(|one| one.mode() == SecretMode::Placeholder);
+        let names: Vec<String> = placeholders.map(SecretRequest::variable).collect();
+        self.environment.iter().filter(|(name, _)| names.contains(name)).cloned().collect()
+    }
 }
 
 pub(super) fn raised(directory: &Path) -> io::Result<(Raised, Receipt)> {

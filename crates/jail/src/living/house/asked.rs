@@ -47,7 +47,7 @@ impl House {
         };
         let to = (number, said.request.id);
         // To look at it is not to use it.
-        if !matches!(said.request.ask, Ask::Usage | Ask::List) {
+        if !matches!(said.request.ask, Ask::Usage | Ask::List | Ask::Hide | Ask::Renew) {
             self.living.last_used = Instant::now();
         }
         if let Some(answer) = self.do_as_asked(to, said)
@@ -104,6 +104,7 @@ impl House {
                 }
             },
             Ask::Hide => self.hide(fds.into_iter().next()),
+            Ask::Renew => self.renew(fds.into_iter().next()),
             Ask::Egress => self.reach(fds.first()),
             Ask::Network => return self.tell_network(to),
             Ask::Thaw | Ask::Touch => Answer::Done,
@@ -132,6 +133,14 @@ impl House {
                 Err(errno) => cannot("change what may be reached", errno),
             },
             Ok(None) | Err(_) => refuse(Refusal::Wrong, "no policy came with it"),
+        }
+    }
+
+    fn renew(&mut self, newer: Option<OwnedFd>) -> Answer {
+        match newer.map(|newer| self.renew_secrets(newer)) {
+            Some(Ok(())) => Answer::Done,
+            Some(Err(errno)) => cannot("renew its secrets", errno),
+            None => refuse(Refusal::Wrong, "no secrets came with it"),
         }
     }
 

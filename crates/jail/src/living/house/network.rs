@@ -6,7 +6,7 @@ use belljar_sys::process::SingleThreaded;
 use belljar_sys::{Errno, Result};
 
 use super::House;
-use crate::egress::{Door, EgressPlan, Exit, Reached, Refused, Told, note};
+use crate::egress::{Door, EgressPlan, Exit, Reached, Refused, Secrets, Told, note};
 use crate::layer::Check;
 use crate::living::talk::NetworkState;
 use crate::report::{At, Failed, Step, Stopped};
@@ -23,6 +23,8 @@ pub(crate) struct Network {
     init: u32,
     /// To be opened with the sandbox.
     wanted: Option<EgressPlan>,
+    /// For when there is a way out; then it has them.
+    secrets: Secrets,
     door: Option<Door>,
     refused: Vec<Refused>,
     reached: Vec<Reached>,
@@ -30,7 +32,15 @@ pub(crate) struct Network {
 
 impl Network {
     pub(super) fn new(namespaces: Namespaces, init: u32, wanted: Option<EgressPlan>) -> Self {
-        Self { namespaces, init, wanted, door: None, refused: Vec::new(), reached: Vec::new() }
+        Self {
+            namespaces,
+            init,
+            wanted,
+            secrets: Secrets::default(),
+            door: None,
+            refused: Vec::new(),
+            reached: Vec::new(),
+        }
     }
 
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -77,7 +87,8 @@ impl Network {
 
     fn open(&mut self, plan: EgressPlan) -> Result<Check> {
         let single = SingleThreaded::prove()?;
-        let mut door = Exit::start(plan)?.open(&single, &self.namespaces, self.init)?;
+        let secrets = std::mem::take(&mut self.secrets);
+        let mut door = Exit::start(plan, secrets)?.open(&single, &self.namespaces, self.init)?;
         let check = door.verify(self.number());
         self.door = check.verified.then_some(door);
         Ok(check)
@@ -92,6 +103,17 @@ impl Network {
                 true => Ok(()),
                 false => Err(Errno::PERM),
             },
+        }
+    }
+
+    /// Other values of secrets, from now on.
+    fn renew(&mut self, newer: OwnedFd) -> Result<()> {
+        match &mut self.door {
+            Some(door) => door.renew(newer),
+            None => {
+                self.secrets.renew(newer);
+                Ok(())
+            }
         }
     }
 
@@ -116,6 +138,15 @@ impl House {
         }
         let stopped = Stopped::new(Step::ReadBack, Errno::PERM);
         Err(Failed { stopped, checks: vec![check] })
+    }
+
+    /// What the egress process must know of secrets.
+    pub(crate) fn keep_secrets(&mut self, first: Option<OwnedFd>) {
+        self.network.secrets = Secrets::new(first);
+    }
+
+    pub(super) fn renew_secrets(&mut self, newer: OwnedFd) -> Result<()> {
+        self.network.renew(newer)
     }
 
     pub(super) fn change_network(&mut self, plan: EgressPlan) -> Result<()> {
