@@ -106,7 +106,8 @@ fn mistakes_name_the_fix_and_never_a_value() {
         ("nobody-knows", "belljar secret set nobody-knows"),
         ("key=s3cr3t-typed-here", "values are never given here"),
         ("key=env:PATH=", "is none"),
-        ("key@api.example.com", "placeholder"),
+        ("key@api.example.com", "add --egress api.example.com"),
+        ("key@api.example.com+cookie", "only +query and +body"),
     ] {
         let ended = host.belljar().args(["run", "--secret", option, "-c", "1"]).run();
         assert_eq!(ended.code, Some(2), "{option}: {ended:?}");

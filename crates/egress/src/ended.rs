@@ -56,9 +56,9 @@ impl Ended {
     }
 
     /// Somebody to look at what leaves in the open, if there is anything to look for.
-    pub(crate) fn watch(&self) -> Option<Watch> {
-        let swap = self.swap.now();
-        (!swap.watched().is_empty()).then(|| Watch { swap, scanner: Scanner::default() })
+    pub(crate) fn watch(&self, host: &str) -> Option<Watch> {
+        let (swap, host) = (self.swap.now(), host.to_owned());
+        (!swap.watched().is_empty()).then(|| Watch { swap, scanner: Scanner::default(), host })
     }
 }
 
@@ -67,6 +67,7 @@ impl Ended {
 pub(crate) struct Watch {
     swap: Arc<Swap>,
     scanner: Scanner,
+    host: String,
 }
 
 impl Watch {
@@ -74,7 +75,9 @@ impl Watch {
         let mut marks = Vec::new();
         self.scanner.feed(self.swap.watched(), bytes, &mut marks);
         match marks.first() {
-            Some(mark) => Err(io::Error::other(leak(&self.swap, self.swap.stray(mark.value)))),
+            Some(mark) => {
+                Err(io::Error::other(leak(&self.swap, self.swap.stray(mark.value), &self.host)))
+            }
             None => Ok(()),
         }
     }
@@ -95,11 +98,15 @@ impl fmt::Display for Leak {
 
 impl std::error::Error for Leak {}
 
-fn leak(swap: &Swap, stray: Stray) -> Leak {
+/// With the name of the secret, and, at a host of its own, what is wrong all the same.
+fn leak(swap: &Swap, stray: Stray, host: &str) -> Leak {
     match stray {
         Stray::Token(place) => {
-            let detail = swap.bindings().get(place).map(|one| one.name.clone());
-            Leak { why: Why::Placeholder, detail: detail.unwrap_or_default() }
+            let detail = swap.bindings().get(place).map_or_else(String::new, |one| {
+                let but = if one.is_for(host) { " (not in a header inside TLS)" } else { "" };
+                format!("{}{but}", one.name)
+            });
+            Leak { why: Why::Placeholder, detail }
         }
         Stray::Decoy => Leak { why: Why::Canary, detail: String::new() },
     }
@@ -153,7 +160,8 @@ impl Judge for Clerk<'_> {
     fn ends(&mut self, trouble: &Trouble) -> Option<String> {
         let refusal = match trouble {
             Trouble::Stray(stray) => {
-                let leak = leak(&self.shared.ended.swap.now(), *stray);
+                let host = self.asked.target.to_string();
+                let leak = leak(&self.shared.ended.swap.now(), *stray, &host);
                 Refusal::new(leak.why, &leak.detail)
             }
             Trouble::Host(said) => Refusal::new(Why::Host, said),

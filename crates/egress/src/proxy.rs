@@ -131,7 +131,7 @@ async fn request(
     grant.allows_request(&head.method, head.path()).map_err(refused)?;
     let server = shared.dial(asked, &grant).await?;
     let line = shared.ledger.reach(&asked.target.to_string(), asked.port);
-    let meter = Meter::new(shared, line);
+    let meter = Meter::new(shared, line, &asked.target.to_string());
     let host = match asked.port {
         80 => asked.target.to_string(),
         port => format!("{}:{port}", asked.target),

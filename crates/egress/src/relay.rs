@@ -39,14 +39,14 @@ pub(crate) enum Way {
 }
 
 impl Meter {
-    pub(crate) fn new(shared: &Rc<Shared>, line: Rc<Line>) -> Self {
-        let watch = shared.ended.watch().map(RefCell::new);
+    pub(crate) fn new(shared: &Rc<Shared>, line: Rc<Line>, host: &str) -> Self {
+        let watch = shared.ended.watch(host).map(RefCell::new);
         Self { shared: Rc::clone(shared), line, last: Cell::new(Instant::now()), watch }
     }
 
     /// The same, for what is encrypted, or looked at by somebody else.
     pub(crate) fn blind(shared: &Rc<Shared>, line: Rc<Line>) -> Self {
-        Self { watch: None, ..Self::new(shared, line) }
+        Self { shared: Rc::clone(shared), line, last: Cell::new(Instant::now()), watch: None }
     }
 
     /// Looks at what is about to leave.

@@ -229,7 +229,7 @@ async fn pass(
     let line = shared.ledger.reach(&asked.target.to_string(), asked.port);
     let meter = match spoken {
         Spoken::Tls | Spoken::Ended => Meter::blind(shared, line),
-        Spoken::Http | Spoken::Raw => Meter::new(shared, line),
+        Spoken::Http | Spoken::Raw => Meter::new(shared, line, &asked.target.to_string()),
     };
     let carried = async {
         if spoken == Spoken::Http {

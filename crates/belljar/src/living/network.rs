@@ -5,6 +5,7 @@ use crate::events::egress_event;
 use crate::model::egress::EgressEntry;
 use crate::model::error::Error;
 use crate::model::sandbox::{NetworkInfo, SandboxInfo, SandboxRequest};
+use crate::model::secret::SecretMode;
 
 impl Sandboxes {
     /// From now on, and whenever it is started again: what is open is cut where it no longer may be.
@@ -34,11 +35,14 @@ impl Sandboxes {
     pub async fn network(&self, name: &str) -> Result<NetworkInfo, Error> {
         let (record, slot) = self.find(name)?;
         let egress = record.request.egress.clone();
+        let secrets = record.request.secrets.iter();
+        let secrets =
+            secrets.filter(|one| one.mode() == SecretMode::Placeholder).cloned().collect();
         let Some(lines) = slot.lines().await? else {
-            return Ok(NetworkInfo { egress, ..NetworkInfo::default() });
+            return Ok(NetworkInfo { egress, secrets, ..NetworkInfo::default() });
         };
         let state = lines.living.network().await?;
         let refused = state.refused.iter().map(egress_event).collect();
-        Ok(NetworkInfo { egress, reached: state.reached, refused })
+        Ok(NetworkInfo { egress, reached: state.reached, refused, secrets })
     }
 }

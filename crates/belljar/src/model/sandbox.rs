@@ -148,6 +148,9 @@ pub struct NetworkInfo {
     pub reached: Vec<Reached>,
     /// What was tried and refused, each with the line that would allow it.
     pub refused: Vec<Event>,
+    /// Secrets that are put in on the way out, each with its hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRequest>,
 }
 
 /// What may be reached from now on.

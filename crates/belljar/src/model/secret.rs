@@ -17,8 +17,8 @@ pub(crate) const MAX_SECRETS: usize = 32;
 const MAX_HOSTS: usize = 32;
 const MAX_NAME_BYTES: usize = 64;
 
-/// A secret that a program is to have. On the wire an object, or as it is typed: `NAME[=MODE:VARIABLE][@HOST,…]`, where
-/// `!HOST` is exempt.
+/// A secret that a program is to have. On the wire an object, or as it is typed:
+/// `NAME[=MODE:VARIABLE][@HOST,…[+query][+body]]`, where `!HOST` is exempt.
 ///
 /// ```
 /// use belljar::{SecretMode, SecretRequest};
@@ -173,6 +173,18 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// The hosts of a secret as it is typed, and where else than in headers it is put in.
+fn places(bound: &str) -> Result<(Option<&str>, Vec<SecretPlace>), String> {
+    let mut parts = bound.split('+');
+    let hosts = parts.next();
+    let place = |part: &str| match part {
+        "query" => Ok(SecretPlace::Query),
+        "body" => Ok(SecretPlace::Body),
+        other => Err(format!("has +{other} behind its hosts, where only +query and +body may be")),
+    };
+    Ok((hosts, parts.map(place).collect::<Result<_, _>>()?))
+}
+
 /// A placeholder is of use only where its hosts may be reached: what may be is said in one place, which is not this.
 pub(crate) fn check_reach(requests: &[SecretRequest], rules: &[Rule]) -> Result<(), SpecError> {
     for request in requests.iter().filter(|one| one.mode() == SecretMode::Placeholder) {
@@ -210,10 +222,14 @@ impl FromStr for SecretRequest {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let wrong = |reason: String| SpecError::new("secrets", reason);
-        let (rest, (exempt, hosts)): (_, (Vec<_>, Vec<_>)) = match text.split_once('@') {
-            Some((rest, all)) => (rest, all.split(',').partition(|host| host.starts_with('!'))),
-            None => (text, (Vec::new(), Vec::new())),
+        let (rest, bound) =
+            text.split_once('@').map_or((text, None), |(rest, bound)| (rest, Some(bound)));
+        let (bound, replace) = match bound {
+            Some(bound) => places(bound).map_err(wrong)?,
+            None => (None, Vec::new()),
         };
+        let all = bound.into_iter().flat_map(|bound| bound.split(','));
+        let (exempt, hosts): (Vec<_>, Vec<_>) = all.partition(|host| host.starts_with('!'));
         let hosts = hosts.into_iter().map(ToOwned::to_owned).collect();
         let exempt = exempt.into_iter().map(|host| host[1..].to_owned()).collect();
         let (name, variable) = match rest.split_once('=') {
@@ -239,7 +255,7 @@ impl FromStr for SecretRequest {
                 (mode, (!variable.is_empty()).then(|| variable.to_owned()))
             }
         };
-        let (name, replace) = (name.to_owned(), Vec::new());
+        let name = name.to_owned();
         let request = Self { name, mode, variable, hosts, exempt, replace };
         request.check().map_err(wrong)?;
         Ok(request)
@@ -315,10 +331,11 @@ mod tests {
         assert_eq!((bound.variable().as_str(), bound.mode()), ("TOKEN", SecretMode::Placeholder));
         assert_eq!(bound.hosts, ["api.example.com", "*.example.org"]);
         let pinned = read("key@*.example.org,!pinned.example.org");
-        assert_eq!(
-            (&pinned.hosts[..], &pinned.exempt[..]),
-            (&["*.example.org".to_owned()][..], &["pinned.example.org".to_owned()][..])
-        );
+        assert_eq!(pinned.hosts, ["*.example.org"]);
+        assert_eq!(pinned.exempt, ["pinned.example.org"]);
+        let everywhere = read("key@a.example+query+body");
+        assert_eq!(everywhere.hosts, ["a.example"]);
+        assert_eq!(everywhere.replace, [SecretPlace::Query, SecretPlace::Body]);
         assert_eq!(read("bait=canary:AWS_SECRET").mode(), SecretMode::Canary);
         let json = r#"["k", {"name": "k", "variable": "V", "mode": "env"}]"#;
         let both: Vec<SecretRequest> = serde_json::from_str(json).unwrap();
@@ -365,6 +382,7 @@ mod tests {
             ("k@", "is no host name"),
             ("k@a..b", "is no host name"),
             ("k@a.example,!", "is no host name"),
+            ("k@a.example+cookie", "only +query and +body"),
             ("k@!a.example", "only a placeholder"),
             ("k=canary:V@a.example", "only a placeholder"),
             ("k=s3cr3t-value", "values are never given here"),

@@ -146,7 +146,10 @@ pub(crate) fn egress_fix(why: Why, host: &str, port: u16, detail: &str) -> Strin
         Why::Path => "a rule whose path_prefixes hold it".to_owned(),
         Why::Budget => "a larger [network.budget] in belljar.toml".to_owned(),
         Why::Placeholder => {
-            format!("--secret {detail}@{host}, over TLS; see replace for query and body")
+            let name = detail.split(' ').next().unwrap_or_default();
+            format!(
+                "--secret {name}@{host}, over TLS; with +query and +body outside of headers, too"
+            )
         }
         Why::Canary => "nothing: whatever sent it read what it had no use for".to_owned(),
         Why::Certificate => {

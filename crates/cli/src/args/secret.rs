@@ -11,6 +11,7 @@ Examples:
   pass show github | belljar secret set github
   belljar run --secret github=env:GITHUB_TOKEN tool.py
   belljar sandbox create work --secret github=env:GITHUB_TOKEN
+  belljar run --egress api.example.com --secret key@api.example.com tool.py   # a token inside, the value outside
   belljar secret list
   belljar secret remove github
 
@@ -27,7 +28,11 @@ the one that $BELLJAR_SECRETS names.
   command = [\"pass\", \"show\", \"model\"]
 
 The program has the value in its variable; in its output, events and records, [secret] stands in its place, also where
-it was encoded in base64, hexadecimal or for a URL. With NAME=canary:VAR it is a decoy, and an event if it comes out.")]
+it was encoded in base64, hexadecimal or for a URL. With NAME=canary:VAR it is a decoy, and an event if it comes out.
+
+With hosts the program never has it: NAME@api.example.com (with --egress api.example.com) gives it a random token, and
+the value takes its place in headers on the way to those hosts, inside TLS; with +query and +body behind the hosts there,
+too. A token sent anywhere else is refused, and an event. !HOST is passed on as it is: for clients that pin certificates.")]
 pub(crate) struct Secret {
     #[command(subcommand)]
     pub command: SecretCommand,

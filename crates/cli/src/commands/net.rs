@@ -1,7 +1,7 @@
 //! `belljar net explain`: what a sandbox, or a run, may reach, what it reached, and what it tried.
 
 use belljar::sandbox::NetworkInfo;
-use belljar::{EgressEntry, Event};
+use belljar::{EgressEntry, Event, SecretMode, SecretRequest};
 
 use crate::args::net::{Net, NetExplain};
 use crate::remote::Failure;
@@ -29,7 +29,12 @@ async fn explain(args: &NetExplain) -> Result<NetworkInfo, Failure> {
         let is_refusal =
             |event: &Event| event.rule.starts_with("egress/") || event.rule == "net_namespace";
         let refused = outcome.events.into_iter().filter(is_refusal).collect();
-        return Ok(NetworkInfo { egress, reached: outcome.reached, refused });
+        let secrets = run.start.as_ref().map(|start| start["request"]["secrets"].clone());
+        let secrets: Option<Vec<SecretRequest>> =
+            secrets.and_then(|secrets| serde_json::from_value(secrets).ok());
+        let is_put_in = |one: &SecretRequest| one.mode() == SecretMode::Placeholder;
+        let secrets = secrets.into_iter().flatten().filter(is_put_in).collect();
+        return Ok(NetworkInfo { egress, reached: outcome.reached, refused, secrets });
     }
     super::sandbox::network(args).await
 }
@@ -43,6 +48,13 @@ fn text(name: &str, info: &NetworkInfo) -> String {
     lines.extend(info.egress.iter().map(|entry| match entry {
         EgressEntry::Text(text) => format!("  {text}"),
         EgressEntry::Rule(rule) => format!("  {}", render::compact(rule).unwrap_or_default()),
+    }));
+    if !info.secrets.is_empty() {
+        lines.push("has placeholders, which become secrets on their way to".to_owned());
+    }
+    lines.extend(info.secrets.iter().map(|one| {
+        let but = if one.exempt.is_empty() { "" } else { ", but not " };
+        format!("  {}: {}{but}{}", one.name, one.hosts.join(", "), one.exempt.join(", "))
     }));
     if !info.reached.is_empty() {
         lines.push("reached".to_owned());
