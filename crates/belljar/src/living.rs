@@ -20,7 +20,7 @@ mod points;
 mod slot;
 pub(crate) mod store;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -146,6 +146,12 @@ impl Sandboxes {
     }
 
     /// The record and the slot of a name.
+    /// What a sandbox is told from others by, whatever it was called by: its id and its labels.
+    pub fn marks(&self, name: &str) -> Result<(String, BTreeMap<String, String>), Error> {
+        let record = self.store.find_of(&self.tenant, name)?;
+        Ok((record.id, record.request.labels))
+    }
+
     fn find(&self, name: &str) -> Result<(Record, Arc<Slot>), Error> {
         let record = self.store.find_of(&self.tenant, name)?;
         let slot = self.slot(&record.id);

@@ -3,9 +3,11 @@
 
 use std::process::{Command, Output};
 
+#[allow(clippy::panic, reason = "only tests call it")]
 fn belljar(arguments: &[&str]) -> Output {
     #[allow(clippy::disallowed_methods, reason = "a test starts the program as anybody would")]
-    Command::new(env!("CARGO_BIN_EXE_belljar")).args(arguments).output().unwrap()
+    let told = Command::new(env!("CARGO_BIN_EXE_belljar")).args(arguments).output();
+    told.unwrap_or_else(|error| panic!("it does not start: {error}"))
 }
 
 #[test]

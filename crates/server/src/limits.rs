@@ -4,6 +4,7 @@
 mod budget;
 mod rate;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -77,32 +78,37 @@ impl Limits {
     ) -> Result<Admitted, Problem> {
         let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
         let left = self.admit_caller(caller, count, applied)?;
-        for (name, limiter) in &self.labels {
-            for value in asked.iter().filter_map(|one| one.labels.get(name)) {
-                let rule = format!("rate-label {name}");
-                limiter.take(value, 1).map_err(|no| no.told(&rule, &format!("{name}={value}")))?;
-            }
+        for one in asked {
+            self.admit_labels(&one.labels)?;
         }
         // Last: whoever is refused above has nothing to give back.
         let reserved = self.budgets.reserve(asked)?;
         Ok(Admitted { left, reserved })
     }
 
-    /// Lets a program begin in a sandbox that stays. For its caller it counts as a run does.
+    /// Lets a program begin in a sandbox that stays, told by its id and labels. For its caller it counts as a run does.
     pub(crate) fn admit_exec(
         &self,
-        principal: &Principal,
-        sandbox: &str,
+        caller: &Caller,
+        (sandbox, labels): (&str, &BTreeMap<String, String>),
         applied: &Applied,
     ) -> Result<Option<Left>, Problem> {
-        let left = self.admit_caller(&principal.caller, 1, applied)?;
+        let left = self.admit_caller(caller, 1, applied)?;
+        self.admit_labels(labels)?;
         if let Some(limiter) = &self.sandboxes {
-            // Each tenant has names of its own; neither part can hold a slash.
-            let whose = format!("{}/{sandbox}", principal.tenant.name());
-            let told = |no: rate::No| no.told("rate-sandbox", &format!("sandbox {sandbox}"));
-            limiter.take(&whose, 1).map_err(told)?;
+            let told = |no: rate::No| no.told("rate-sandbox", "the sandbox");
+            limiter.take(sandbox, 1).map_err(told)?;
         }
         Ok(left)
+    }
+
+    pub(crate) fn admit_labels(&self, labels: &BTreeMap<String, String>) -> Result<(), Problem> {
+        for (name, limiter) in &self.labels {
+            let Some(value) = labels.get(name) else { continue };
+            let rule = format!("rate-label {name}");
+            limiter.take(value, 1).map_err(|no| no.told(&rule, &format!("{name}={value}")))?;
+        }
+        Ok(())
     }
 
     /// A rate of the policy stands in for that of the flags.

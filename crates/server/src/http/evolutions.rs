@@ -132,6 +132,7 @@ async fn begin(
     applied.screen(&mut file.screen);
     let told = |error: Error| Problem::from(&error);
     let task = Task::of_request(file).map_err(|error| told(error.into()))?;
+    server.limits.admit_caller(&principal.caller, 1, &applied)?;
     let root = server.evolutions.root_of(&principal);
     let evolution = Evolution::begin(&server.engine, &root, task).map_err(told)?;
     let evolution = evolution.by(principal.caller.clone());

@@ -44,6 +44,9 @@ async fn grade(
     // A mistake has a status of its own, whatever the form of the answer.
     server.engine.check_grade(&asked).map_err(|error| Problem::from(&error))?;
     let caller = principal.caller.clone();
+    // Whatever the number of its cases, as a run counts once whatever it starts.
+    server.limits.admit_caller(&caller, 1, &applied)?;
+    server.limits.admit_labels(&asked.labels)?;
     match format {
         Format::Json => {
             let answer = document(&server, place, asked, caller).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use belljar::living::Force;
+use belljar::living::{Force, Sandboxes};
 use belljar::sandbox::{EgressChange, NetworkInfo, SandboxInfo, SandboxRequest, SandboxState};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{Access, Api, look, start as starts};
 use crate::http::page::Part;
 use crate::http::{Mine, Server, Who, body, terminal};
+use crate::limits::Left;
 use crate::policy::Applied;
 use crate::principal::Principal;
 use crate::problem::Problem;
@@ -276,4 +277,28 @@ async fn network_of(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<N
 
 async fn resume(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
     sandboxes.resume(&name).await.map(axum::Json).map_err(told)
+}
+/// What is asked of a program before it begins in a sandbox.
+struct Beginning {
+    applied: Applied,
+    id: String,
+    labels: BTreeMap<String, String>,
+}
+
+impl Beginning {
+    /// The sandbox's labels say which parts of the policy apply.
+    fn of(
+        server: &Server,
+        principal: &Principal,
+        sandboxes: &Sandboxes,
+        name: &str,
+    ) -> Result<Self, Problem> {
+        let (id, labels) = sandboxes.marks(name).map_err(told)?;
+        Ok(Self { applied: server.policy.of(principal, &labels), id, labels })
+    }
+
+    /// Takes it from the rates, last of all that can be refused.
+    fn admit(&self, server: &Server, principal: &Principal) -> Result<Option<Left>, Problem> {
+        server.limits.admit_exec(&principal.caller, (&self.id, &self.labels), &self.applied)
+    }
 }

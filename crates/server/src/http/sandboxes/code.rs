@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::execs::tell_error;
-use super::{Answer, Paged, READ, STATE, WRITE, at, question, told};
+use super::{Answer, Beginning, Paged, READ, STATE, WRITE, at, question, told};
 use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
@@ -56,10 +56,10 @@ async fn run(
 ) -> Result<Response, Problem> {
     let format = Format::of(request.headers());
     let asked: CodeRequest = body::json(request).await?;
-    let applied = server.policy.of(&principal, &BTreeMap::new());
-    applied.language(asked.language.as_deref().or(Some("python")))?;
-    applied.timeout(asked.timeout_ms)?;
-    let left = server.limits.admit_exec(&principal, &name, &applied)?;
+    let beginning = Beginning::of(&server, &principal, &sandboxes, &name)?;
+    beginning.applied.language(asked.language.as_deref().or(Some("python")))?;
+    beginning.applied.timeout(asked.timeout_ms)?;
+    let left = beginning.admit(&server, &principal)?;
     let mut answer = if format == Format::Json {
         let done = sandboxes.code(&name, asked, &mut |_| {}).await.map_err(told)?;
         axum::Json(done).into_response()
@@ -118,9 +118,9 @@ async fn create(
     request: Request,
 ) -> Result<(StatusCode, axum::Json<ContextInfo>), Problem> {
     let Creating { language, cwd, env } = body::json_or_default(request).await?;
-    let applied = server.policy.of(&principal, &BTreeMap::new());
-    applied.language(language.as_deref().or(Some("python")))?;
-    server.limits.admit_exec(&principal, &name, &applied)?;
+    let beginning = Beginning::of(&server, &principal, &sandboxes, &name)?;
+    beginning.applied.language(language.as_deref().or(Some("python")))?;
+    beginning.admit(&server, &principal)?;
     let made = sandboxes.create_context(&name, language, cwd, env).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(made)))
 }
@@ -142,9 +142,12 @@ async fn interrupt(
 }
 
 async fn restart(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
+    Beginning::of(&server, &principal, &sandboxes, &name)?.admit(&server, &principal)?;
     sandboxes.restart_context(&name, &id).await.map_err(told)?;
     Ok(StatusCode::NO_CONTENT)
 }

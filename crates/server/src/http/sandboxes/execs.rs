@@ -1,6 +1,5 @@
 //! Programs in a sandbox: started, followed, fed, signalled.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use hyper::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Paged, READ, STATE, WRITE, at, question, told};
+use super::{Answer, Beginning, Paged, READ, STATE, WRITE, at, question, told};
 use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
@@ -61,10 +60,10 @@ async fn exec(
 ) -> Result<Response, Problem> {
     let format = Format::of(request.headers());
     let asked: ExecRequest = body::json(request).await?;
-    let applied = server.policy.of(&principal, &BTreeMap::new());
-    applied.command()?;
-    applied.timeout(asked.timeout_ms)?;
-    let left = server.limits.admit_exec(&principal, &name, &applied)?;
+    let beginning = Beginning::of(&server, &principal, &sandboxes, &name)?;
+    beginning.applied.command()?;
+    beginning.applied.timeout(asked.timeout_ms)?;
+    let left = beginning.admit(&server, &principal)?;
     begin(sandboxes, name, asked, format, left).await
 }
 
@@ -93,13 +92,13 @@ async fn shell(
     // All that an exec may be told but its command, and nothing that it may not.
     let how: ExecRequest = serde_json::from_value(asked.into())
         .map_err(|error| Problem::field("body", &format!("cannot be read: {error}")))?;
-    let applied = server.policy.of(&principal, &BTreeMap::new());
-    applied.language(Some("bash"))?;
-    applied.timeout(how.timeout_ms)?;
+    let beginning = Beginning::of(&server, &principal, &sandboxes, &name)?;
+    beginning.applied.language(Some("bash"))?;
+    beginning.applied.timeout(how.timeout_ms)?;
     if !how.cmd.is_empty() {
         return Err(Problem::field("cmd", "is not for a script: use /exec"));
     }
-    let left = server.limits.admit_exec(&principal, &name, &applied)?;
+    let left = beginning.admit(&server, &principal)?;
     let cmd = ["/bin/bash", "-c", &script].map(ToOwned::to_owned).to_vec();
     begin(sandboxes, name, ExecRequest { cmd, ..how }, format, left).await
 }

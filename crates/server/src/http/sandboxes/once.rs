@@ -62,6 +62,7 @@ async fn read(
     applied.timeout(asked.timeout_ms)?;
     may_be_made(principal, &applied, &mut asked.sandbox)?;
     server.limits.admit_caller(&principal.caller, 1, &applied)?;
+    server.limits.admit_labels(&asked.sandbox.labels)?;
     Ok((format, asked))
 }
 

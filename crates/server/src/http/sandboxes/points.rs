@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::MutexGuard;
 
-use super::{Answer, Paged, READ, STATE, WRITE, Word, at, question, told};
+use super::{Answer, Beginning, Paged, READ, STATE, WRITE, Word, at, question, told};
 use crate::api::{Api, look, start};
 use crate::http::{Mine, Server, Who, body, pipe};
 use crate::policy::quota;
@@ -191,11 +191,14 @@ struct Checking {
 }
 
 async fn check_fork(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
 ) -> Answer<ForkReport> {
     let asked: Checking = body::json_or_default(request).await?;
+    Beginning::of(&server, &principal, &sandboxes, &name)?.admit(&server, &principal)?;
     sandboxes.check_fork(&name, &asked.forks).await.map(axum::Json).map_err(told)
 }
 
