@@ -134,9 +134,11 @@ async fn accepted<C: AsyncRead + AsyncWrite + Unpin>(
     let config = authority.server(host).map_err(Trouble::Distrusted)?;
     let accepted = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(client)).await;
     let accepted = accepted.map_err(|_| Trouble::Broken(io::ErrorKind::TimedOut))?;
-    accepted.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => Trouble::Distrusted(error.to_string()),
-        kind => Trouble::Broken(kind),
+    accepted.map_err(|error| {
+        if error.kind() == io::ErrorKind::InvalidData {
+            return Trouble::Distrusted(error.to_string());
+        }
+        error.into()
     })
 }
 
