@@ -215,7 +215,7 @@ async fn a_host_without_http_1_is_told_as_such() {
             };
             stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
             stream.flush().await.unwrap();
-            stream.read(&mut [0; 100]).await.ok();
+            stream.read_to_end(&mut Vec::new()).await.ok();
         });
         let said = "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
         let (heard, carried) = through(&origin, swap(false), said).await;
