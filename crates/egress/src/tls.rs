@@ -1,6 +1,6 @@
 //! The beginning of a TLS connection: whose certificate is asked for.
 //!
-//! Only the ClientHello is read; nothing is decrypted here. A stage that terminates TLS would stand in this place.
+//! Only the ClientHello is read; nothing is decrypted here. Where TLS ends here it is read again, by [`crate::ended`].
 
 /// The longest ClientHello that is waited for.
 pub(crate) const MAX_HELLO: usize = 32 << 10;

@@ -138,7 +138,7 @@ async fn accepted<C: AsyncRead + AsyncWrite + Unpin>(
         if error.kind() == io::ErrorKind::InvalidData {
             return Trouble::Distrusted(error.to_string());
         }
-        Trouble::Broken(error.kind())
+        error.into()
     })
 }
 
