@@ -23,7 +23,10 @@ pub(super) struct Process {
 enum Whose {
     Own(Option<Child>),
     /// The engine's, which reaps it.
-    Engines { id: u32, pidfd: OwnedFd },
+    Engines {
+        id: u32,
+        pidfd: OwnedFd,
+    },
 }
 
 /// A process that the engine started ahead: told how to lock itself down, and nothing else.
