@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use belljar_tests::{wait_for, wait_until};
+use belljar_tests::{TempDir, wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{egress_of, status};
@@ -61,14 +61,14 @@ fn readers_that_do_not_read_cost_a_bounded_memory() {
     let (world, (port, sent)) = (World::with(&["a.test"]), endless());
     let code = format!(
         "
-import socket, sys
+import socket, time
 held = []
 for _ in range(40):
     s = socket.create_connection(('a.test', {port}), 60); s.sendall(b'x'); s.recv(1); held.append(s)
 print('held', flush=True)
-sys.stdin.readline()"
+time.sleep(100)"
     );
-    let sandbox = world.sandbox(&["a.test"], &[port]).with(["--stdin", "-"]);
+    let sandbox = world.sandbox(&["a.test"], &[port]).with(["--timeout", "100s"]);
     let mut running = sandbox.start("python", &code);
     assert_eq!(running.read_line().trim(), "held");
     let egress = wait_for("the egress process", || egress_of(running.id()));
@@ -82,8 +82,7 @@ sys.stdin.readline()"
     let peak = status(egress, "VmHWM");
     let kib: u64 = peak.split_whitespace().next().and_then(|one| one.parse().ok()).expect("KiB");
     assert!(kib < 64 << 10, "{peak} for 40 readers, of {before} bytes that were sent");
-    running.write(b"end\n");
-    running.close_stdin();
+    running.signal(Signal::TERM);
     running.wait();
 }
 
@@ -91,17 +90,20 @@ sys.stdin.readline()"
 fn way_out_whose_process_crashes_again_and_again_stays_shut() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
     let code = "
-import sys, urllib.request
+import os, sys, time, urllib.request
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def get():
     try: return opener.open(sys.argv[1], timeout=60).status
     except Exception: return 'refused'
-print(get(), flush=True)
-for line in sys.stdin: print(get(), flush=True)";
-    let sandbox =
-        world.sandbox(&["a.test"], &[web.port]).with(["--stdin", "-", "--timeout", "100s"]);
+print(get())
+while not os.path.exists('go'): time.sleep(0.02)
+print(get())";
+    let workspace = TempDir::new();
+    let shared = workspace.path().display().to_string();
+    let sandbox = world.sandbox(&["a.test"], &[web.port]).with(["--timeout", "100s"]);
+    let sandbox = sandbox.with(["--workspace", &shared]);
     let sandbox = sandbox.args([format!("http://a.test:{}/", web.port)]);
-    let mut running = sandbox.start_json("python", code);
+    let running = sandbox.start_json("python", code);
     wait_until("the first request came", || web.requests().len() == 1);
     let mut killed = Vec::new();
     // One after the other, until none comes any more: more often than anybody should have to.
@@ -114,8 +116,7 @@ for line in sys.stdin: print(get(), flush=True)";
         killed.push(next);
         wait_until("it is gone", || egress_of(running.id()) != Some(next));
     }
-    running.write(b"again\n");
-    running.close_stdin();
+    workspace.file("go", "");
     let outcome = belljar_tests::outcome(&running.wait());
     prints(&outcome, "200\nrefused");
     assert_eq!(web.requests().len(), 1, "nothing passes without it");
