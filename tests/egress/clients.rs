@@ -27,7 +27,7 @@ print(server.server_address[1], flush=True)
 server.serve_forever()";
 
 /// The authority's certificate, in the workspace.
-fn with_authority(world: &World, sandbox: &Sandbox) -> Sandbox {
+pub(crate) fn with_authority(world: &World, sandbox: &Sandbox) -> Sandbox {
     let file = format!("{}:ca.pem", world.directory.join("ca.pem").display());
     sandbox.clone().with(["--file", &file])
 }

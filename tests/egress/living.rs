@@ -84,6 +84,12 @@ except OSError: print('cut')"
         let refused = told["refused"].as_array().expect("refusals").clone();
         refused.iter().any(|event| event["fix"] == "--egress a.test").then_some(told)
     });
+    let all = told["refused"].as_array().expect("refusals").clone();
+    let by = all.iter().find(|event| event["fix"] == "--egress a.test").map(|one| &one["process"]);
+    assert!(
+        by.and_then(|one| one["command"].as_str()).is_some_and(|it| it.starts_with("curl ")),
+        "{told}"
+    );
     assert!(told["egress"].as_array().is_some_and(Vec::is_empty), "{told}");
     let reached = told["reached"].as_array().expect("a ledger").clone();
     assert!(reached.iter().any(|line| line["host"] == "a.test" && line["port"] == raw), "{told}");

@@ -15,7 +15,7 @@ print(get(), flush=True)
 for line in sys.stdin: print(get(), flush=True)";
 
 /// The egress process among the descendants of a process.
-fn egress_of(pid: u32) -> Option<u32> {
+pub(crate) fn egress_of(pid: u32) -> Option<u32> {
     let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let below = children(pid);
     below
@@ -25,7 +25,7 @@ fn egress_of(pid: u32) -> Option<u32> {
         .or_else(|| below.into_iter().find_map(egress_of))
 }
 
-fn status(pid: u32, field: &str) -> String {
+pub(crate) fn status(pid: u32, field: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
     line.trim_start_matches(':').trim().to_owned()

@@ -1,5 +1,7 @@
 //! Methods, paths and hosts of requests, on every request of a connection.
 
+use belljar_tests::{Program, wait_until};
+
 use crate::rig::{Web, World, prints, refusal};
 
 /// Sends these bytes to a.test, one after the other on one connection, and prints each answer's first line.
@@ -18,6 +20,13 @@ for request in sys.argv[2:]:
         f.read(length)
     except OSError as error: print('closed')";
 
+/// The same from the host.
+fn outside(port: u16, requests: &[&str]) -> String {
+    let code = TALK.replace("'a.test'", "'127.0.0.1'");
+    let program = Program::new("/usr/bin/python3").args(["-c", &code, &port.to_string()]);
+    program.args(requests).run().out().trim().to_owned()
+}
+
 #[test]
 fn every_request_of_a_kept_connection_is_for_the_host_that_was_allowed() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
@@ -30,6 +39,9 @@ fn every_request_of_a_kept_connection_is_for_the_host_that_was_allowed() {
     let good = r"GET /1 HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let absolute = format!(r"GET http://a.test:{port}/2 HTTP/1.1\r\nHost: a.test\r\n\r\n");
     prints(&talk(&[good, &absolute, good]), "200\n200\n200");
+    let forged = r"GET /control HTTP/1.1\r\nHost: evil.test\r\n\r\n";
+    assert_eq!(outside(port, &[good, forged]), "200\n200", "without us any Host is served");
+    let control = web.requests().len();
     for (bad, rule) in [
         (r"GET /no HTTP/1.1\r\nHost: evil.test\r\n\r\n".to_owned(), "host"),
         (format!(r"GET http://evil.test:{port}/no HTTP/1.1\r\nHost: a.test\r\n\r\n"), "host"),
@@ -41,7 +53,7 @@ fn every_request_of_a_kept_connection_is_for_the_host_that_was_allowed() {
         prints(&outcome, "200\n403");
         refusal(&outcome, rule);
     }
-    let asked = web.requests();
+    let asked = web.requests().split_off(control);
     assert!(!asked.iter().any(|one| one.contains("/no") || one.contains("evil")), "{asked:?}");
 }
 
@@ -50,6 +62,11 @@ fn smuggled_requests_are_refused_before_a_byte_of_them_passes() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
     let port = web.port;
     let hidden = r"GET /smuggled HTTP/1.1\r\nHost: evil.test\r\n\r\n";
+    // A server that believes the last of two headers serves the request that the first one hides.
+    let both = r"POST /control HTTP/1.1\r\nHost: a.test\r\nContent-Length: 99\r\nContent-Length: 0";
+    outside(port, &[&format!(r"{both}\r\n\r\n{hidden}")]);
+    wait_until("both were served", || web.requests().len() == 2);
+    assert_eq!(web.requests()[1], "GET /smuggled evil.test");
     for head in [
         r"Content-Length: 5\r\nTransfer-Encoding: chunked",
         r"Content-Length: 5\r\nContent-Length: 0",
@@ -67,7 +84,7 @@ fn smuggled_requests_are_refused_before_a_byte_of_them_passes() {
         prints(&outcome, "403");
         refusal(&outcome, "framing");
     }
-    assert_eq!(web.requests(), Vec::<String>::new());
+    assert_eq!(web.requests().len(), 2, "those of the control alone: {:?}", web.requests());
     // The second request, hidden in the body of one that is well framed, is a body and nothing else.
     let length = hidden.replace(r"\r\n", "..").len();
     let body =
@@ -75,7 +92,7 @@ fn smuggled_requests_are_refused_before_a_byte_of_them_passes() {
     let outcome =
         world.sandbox(&["a.test"], &[port]).args([port.to_string(), body]).run_python(TALK);
     prints(&outcome, "200");
-    assert_eq!(web.requests(), ["POST /body a.test"]);
+    assert_eq!(web.requests()[2..], ["POST /body a.test"]);
 }
 
 #[test]

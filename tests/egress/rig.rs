@@ -46,6 +46,10 @@ impl World {
         world
     }
 
+    pub(crate) fn dns_port(&self) -> u16 {
+        self.dns_port
+    }
+
     /// What a name is answered with, time after time.
     pub(crate) fn name(&self, name: &str, answers: &[&[IpAddr]]) {
         let answers = answers.iter().map(|one| one.to_vec()).collect();
@@ -221,7 +225,11 @@ pub(crate) struct Web {
 
 impl Web {
     pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::at("127.0.0.1:0")
+    }
+
+    pub(crate) fn at(address: &str) -> Self {
+        let listener = TcpListener::bind(address).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let kept = requests.clone();

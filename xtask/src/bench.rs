@@ -16,6 +16,7 @@ use crate::{shell, suites};
 
 pub(crate) mod audit;
 mod contenders;
+pub(crate) mod egress;
 pub(crate) mod grade;
 mod http;
 pub(crate) mod idle;

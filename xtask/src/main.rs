@@ -51,6 +51,9 @@ enum Command {
     /// The work that `bench overhead` measures
     #[command(hide = true)]
     Work,
+    /// The client that `bench egress` measures
+    #[command(hide = true)]
+    EgressWork(EgressWorkArgs),
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +99,8 @@ enum Bench {
     Overhead(OverheadArgs),
     /// 164 small problems with their cases, sealed, beside a plain python3 for each; and tiny cases in a second
     Grade(GradeArgs),
+    /// The way out: throughput and first bytes beside loopback and a proxy of others, and warm runs that have one
+    Egress(EgressArgs),
     /// The server as clients see it: requests in a second, many streams at once, the weight of a connection
     Http(HttpArgs),
 }
@@ -223,6 +228,31 @@ pub(crate) struct GradeArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct EgressArgs {
+    /// Measured rounds; each lets every contender connect, receive and send
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// Warm runs of each kind
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    runs: u32,
+    /// Keep the figures as bench-results/egress.json
+    #[arg(long)]
+    keep: bool,
+    /// Measure this binary instead of building the release one
+    #[arg(long, value_name = "PATH")]
+    belljar: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EgressWorkArgs {
+    /// Who is connected to, as HOST:PORT
+    target: String,
+    /// By CONNECT through this proxy
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    proxy: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct HttpArgs {
     /// How long wrk presses each time
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -259,6 +289,8 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Audit(args)) => bench::audit::audit(&args),
         Command::Bench(Bench::Overhead(args)) => bench::overhead::overhead(&args),
         Command::Work => bench::overhead::work(),
+        Command::Bench(Bench::Egress(args)) => bench::egress::egress(&args),
+        Command::EgressWork(args) => bench::egress::work(&args),
         Command::Bench(Bench::Grade(args)) => bench::grade::grade(&args),
         Command::Bench(Bench::Http(args)) => bench::web::web(&args),
         Command::Fuzz(args) => fuzz::fuzz(&args),

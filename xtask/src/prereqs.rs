@@ -10,7 +10,7 @@ use crate::shell;
 /// A package, and the file that shows it is there: suites name these paths, whatever `PATH` says.
 pub(crate) type Package = (&'static str, &'static str);
 
-const NEEDED: [Package; 18] = [
+const NEEDED: [Package; 22] = [
     ("python3", "/usr/bin/python3"),
     // Not what programs need: the one module that keeps a random state which is not Python's.
     ("python3-numpy", "/usr/lib/python3/dist-packages/numpy/__init__.py"),
@@ -27,6 +27,11 @@ const NEEDED: [Package; 18] = [
     ("binutils", "/usr/bin/strip"),
     // Makes the certificates of the endpoints that tests talk to.
     ("openssl", "/usr/bin/openssl"),
+    // For the way out: clients, networks, and programs that look names up in ways of their own.
+    ("curl", "/usr/bin/curl"),
+    ("iproute2", "/usr/sbin/ip"),
+    ("musl-tools", "/usr/bin/musl-gcc"),
+    ("openjdk-17-jdk-headless", "/usr/bin/javac"),
     ("dbus", "/usr/bin/dbus-daemon"),
     // Formats the disks of sandboxes that stay.
     ("e2fsprogs", "/usr/sbin/mkfs.ext4"),

@@ -384,6 +384,10 @@ impl Keeper {
         if ending.is_none() {
             self.end_sandbox();
         }
+        // Nothing runs any more that could use it. It says its last while the group is read.
+        if let Some(door) = &mut self.door {
+            door.ask_to_finish();
+        }
         // An init that has reported has reaped all of the group; it ends now, while the group is read.
         let report = self.report(end, ending, watch.ended_by, elapsed);
         if let Some(ear) = self.ear.take() {
@@ -508,7 +512,6 @@ impl Keeper {
     /// When nothing of the sandbox runs any more.
     fn shut_door(&mut self, control: &OwnedFd) {
         let told = self.door.as_mut().map(Door::finish).unwrap_or_default();
-        self.door = None;
         for one in told {
             // The engine listens until the end is told, which is after this.
             tell(control, &Message::Egress(one), &[]).ok();
@@ -542,8 +545,10 @@ impl Keeper {
             return;
         }
         self.gate = None;
-        // First: a child that lives would be waited for below.
-        self.door = None;
+        // First: a child that lives would be waited for below. The rest of the door is taken down at leisure.
+        if let Some(door) = &mut self.door {
+            door.end_own_process();
+        }
         if matches!(self.plan.files, Files::Root(_)) {
             // Its death takes the whole pid namespace; one that has exited already does not mind.
             kill(self.init_fd.as_fd()).ok();

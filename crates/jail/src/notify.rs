@@ -387,7 +387,7 @@ pub(crate) fn seen(thread: u32) -> Seen {
     }
 }
 
-fn status(process: u32) -> String {
+pub(crate) fn status(process: u32) -> String {
     let status = head_of(&format!("/proc/{process}/status"), MAX_STATUS);
     String::from_utf8_lossy(&status).into_owned()
 }

@@ -31,6 +31,17 @@ pub(super) struct Server {
 impl Server {
     /// Starts one, and returns when it listens. `name` tells several of one benchmark apart.
     pub(super) fn start(belljar: &Path, scratch: &Path, name: &str, more: &[&str]) -> Result<Self> {
+        Self::start_with(belljar, scratch, name, more, None)
+    }
+
+    /// The same with a settings file.
+    pub(super) fn start_with(
+        belljar: &Path,
+        scratch: &Path,
+        name: &str,
+        more: &[&str],
+        settings: Option<&Path>,
+    ) -> Result<Self> {
         let (socket, state) = (scratch.join(format!("{name}.sock")), scratch.join(name));
         let log = scratch.join(format!("{name}.log"));
         let mut command = shell::command(belljar);
@@ -38,6 +49,7 @@ impl Server {
             .args(["serve", "--listen", "127.0.0.1:0", "--rate", "off", "--socket"])
             .arg(&socket);
         command.arg("--state").arg(&state).args(more);
+        command.envs(settings.map(|path| ("BELLJAR_CONFIG", path)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let child = command.spawn().context("cannot start belljar serve")?;
         let mut server = Self { child, socket, port: 0, token: String::new() };
@@ -106,7 +118,9 @@ pub(super) fn settle(client: &mut Client, waiting: usize) -> Result<()> {
     let deadline = Instant::now() + READY_LIMIT;
     loop {
         let pool = client.get(POOL)?;
-        if pool["waiting"] == json!(waiting) && pool["making"] == json!(0) {
+        // Those of older binaries have none that could be missing.
+        let exits = pool["exits_wanted"].as_u64().unwrap_or(0);
+        if pool["waiting"] == json!(waiting) && pool["making"] == json!(0) && exits == 0 {
             return Ok(());
         }
         ensure!(Instant::now() < deadline, "the pool does not fill: {pool}");

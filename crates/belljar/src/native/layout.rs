@@ -22,11 +22,13 @@ use crate::model::spec::{Spec, WORKSPACE};
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// The parts of /etc that programs need and that tell nothing about the host's people.
-const ETC: [&str; 16] = [
+const ETC: [&str; 17] = [
     "/etc/alternatives",
-    "/etc/java-11-openjdk", // Debian keeps a part of it there, without which it does not start
+    // Without these no program of Debian's Java looks a name up: a part of the library is a link to them.
+    "/etc/java-11-openjdk",
     "/etc/java-17-openjdk",
     "/etc/java-21-openjdk",
+    "/etc/java-25-openjdk",
     "/etc/ld.so.cache",
     "/etc/localtime",
     "/etc/magic",

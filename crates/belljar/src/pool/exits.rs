@@ -18,6 +18,8 @@ pub(super) struct Exits {
     waiting: VecDeque<(Exit, Instant)>,
     target: usize,
     used: Option<Instant>,
+    /// Somebody came in vain: what is missing is then started beside runs, too.
+    missed: bool,
 }
 
 impl Exits {
@@ -58,6 +60,7 @@ impl Pool {
         let found = std::iter::from_fn(|| exits.waiting.pop_back()).find(|(exit, _)| exit.lives());
         if found.is_none() {
             exits.target = (exits.target * 2).clamp(1, MOST);
+            exits.missed = true;
         }
         drop(state);
         self.changed.notify_one();
@@ -67,10 +70,12 @@ impl Pool {
     /// Starts what is missing: one at a time, and as for sandboxes not beside a lone run.
     pub(super) fn replace_exits(&self, engine: &Engine) {
         for _ in 0..MOST {
+            let busy = self.is_busy();
             let wanted = {
-                let state = self.state();
-                let half_full = state.exits.waiting() * 2 >= state.exits.target;
-                !state.closed && state.exits.wanted() > 0 && !(self.is_busy() && half_full)
+                let mut state = self.state();
+                let exits = &mut state.exits;
+                exits.missed &= exits.waiting() * 2 < exits.target;
+                exits.wanted() > 0 && (!busy || exits.missed) && !state.closed
             };
             if !wanted {
                 return;

@@ -8,12 +8,12 @@ use belljar_sys::process::SingleThreaded;
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags};
 
-use super::listeners::{self, Listeners, Network};
+use super::listeners::{self, Listeners, Maker, Network};
 use super::process::{Given, Process};
 use super::{Bid, EgressPlan, From, Reached, Refused, Told, Why, owner};
 use crate::keeper::wait;
 use crate::layer::{Check, Layer};
-use crate::notify::now_ms;
+use crate::notify::{now_ms, status};
 use crate::tried::Seen;
 use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, sealed_memory};
 
@@ -51,6 +51,8 @@ pub(crate) struct Door {
     init: u32,
     /// How often one was looked for.
     looked: usize,
+    /// Who made the listeners, until there is time to see it off.
+    maker: Option<Maker>,
 }
 
 /// What the process must know of secrets, in sealed files of memory that only it reads: as it was at first, and what has
@@ -104,7 +106,7 @@ impl Exit {
         init: u32,
     ) -> Result<Door> {
         let network = Network::of(namespaces)?;
-        let listeners = listeners::open(single, &network, &self.plan, None)?;
+        let (listeners, maker) = listeners::open(single, &network, &self.plan, None)?;
         Ok(Door {
             plan: self.plan,
             secrets: self.secrets,
@@ -118,6 +120,7 @@ impl Exit {
             number: 0,
             init,
             looked: 0,
+            maker: Some(maker),
         })
     }
 }
@@ -143,7 +146,8 @@ impl Door {
 
     /// Another policy, at once: the process cuts what it no longer allows.
     pub(crate) fn change(&mut self, single: &SingleThreaded, plan: EgressPlan) -> Result<()> {
-        let new = listeners::open(single, &self.network, &plan, Some(&self.plan))?;
+        let (new, maker) = listeners::open(single, &self.network, &plan, Some(&self.plan))?;
+        drop(maker);
         self.plan = EgressPlan { rules: plan.rules, ..self.plan.clone() };
         // One that is not locked down yet gets all of it then.
         if self.process.as_ref().is_none_or(|process| process.serves) {
@@ -212,7 +216,7 @@ impl Door {
     fn check(&self, ready: bool) -> Check {
         let network = self.number;
         let pid = self.process.as_ref().map_or(0, Process::id);
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = status(pid);
         let fields: HashMap<&str, &str> = status
             .lines()
             .filter_map(|line| line.split_once(':'))
@@ -245,6 +249,7 @@ impl Door {
     /// Hears what it has to tell; starts it again if it has crashed.
     pub(crate) fn attend(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
+        self.maker = None;
         for _ in 0..MAX_AT_ONCE {
             match self.receive() {
                 Ok(Some(Told::Ready)) => self.welcome(),
@@ -350,14 +355,21 @@ impl Door {
         })
     }
 
+    /// Asks it for its last words, which [`Self::finish`] hears: there is something else to do meanwhile.
+    pub(crate) fn ask_to_finish(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        if !process.finishes {
+            let word = serde_json::to_vec(&Bid::Finish).unwrap_or_default();
+            // One that cannot be told has ended, which the next look shows.
+            fd::send(&process.socket, &word, &[]).ok();
+            process.finishes = true;
+        }
+    }
+
     /// Lets it say its last.
     pub(crate) fn finish(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
-        let Some(process) = &self.process else { return told };
-        let word = serde_json::to_vec(&Bid::Finish).unwrap_or_default();
-        if fd::send(&process.socket, &word, &[]).is_err() {
-            return told;
-        }
+        self.ask_to_finish();
         let deadline = Instant::now() + FINISH_LIMIT;
         loop {
             match self.receive() {
@@ -366,9 +378,18 @@ impl Door {
                 Ok(None) | Err(_) => break,
             }
         }
-        self.process = None;
+        self.end_own_process();
         told.retain(|one| *one != Told::Ready);
         told
+    }
+
+    /// Whoever waits for all children must not wait for this one. The engine's is no child of ours, and ends with the
+    /// door.
+    pub(crate) fn end_own_process(&mut self) {
+        self.maker = None;
+        if self.process.as_ref().is_some_and(|process| !process.was_given()) {
+            self.process = None;
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use belljar_sys::{Errno, Result, fd};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use rustix::process::WaitOptions;
+use rustix::process::{Pid, WaitOptions};
 
 use super::{EgressPlan, Listener, PROXY, PROXY_PORT, RANGE, RESOLVER, SOCKS_PORT};
 use crate::cgroup::errno;
@@ -39,6 +39,17 @@ impl Network {
     }
 }
 
+/// The copy that makes them, on its way out: nobody waits for that before a program is released.
+#[derive(Debug)]
+pub(super) struct Maker(Pid);
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        // Whoever reaps all may have been first.
+        rustix::process::waitpid(Some(self.0), WaitOptions::empty()).ok();
+    }
+}
+
 /// The listeners of a plan, with what each is for.
 pub(super) type Listeners = Vec<(Listener, OwnedFd)>;
 
@@ -48,7 +59,7 @@ pub(super) fn open(
     network: &Network,
     plan: &EgressPlan,
     before: Option<&EgressPlan>,
-) -> Result<Listeners> {
+) -> Result<(Listeners, Maker)> {
     let wanted = wanted(plan, before);
     let routes = routes(plan, before);
     let (ours, theirs) = control_pair()?;
@@ -61,14 +72,13 @@ pub(super) fn open(
         }
         Cloned::Parent { child, .. } => {
             drop(theirs);
+            let maker = Maker(child);
             let mut word = [0; 1];
-            let received = fd::receive(&ours, &mut word);
-            rustix::process::waitpid(Some(child), WaitOptions::empty())?;
-            let sockets = received?.fds;
+            let sockets = fd::receive(&ours, &mut word)?.fds;
             if sockets.len() != wanted.len() {
                 return Err(Errno::ADDRNOTAVAIL);
             }
-            Ok(wanted.into_iter().zip(sockets).collect())
+            Ok((wanted.into_iter().zip(sockets).collect(), maker))
         }
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Process {
     whose: Whose,
     /// It was found locked down and has its listeners.
     pub serves: bool,
+    /// It was asked for its last words.
+    pub finishes: bool,
 }
 
 #[derive(Debug)]
@@ -40,14 +42,15 @@ pub(crate) struct Given {
 impl Process {
     pub(super) fn start(plan: &EgressPlan) -> Result<Self> {
         let (socket, child) = start(Path::new("/proc/self/exe")).map_err(|_| Errno::NOEXEC)?;
-        let process = Self { socket, whose: Whose::Own(Some(child)), serves: false };
+        let process =
+            Self { socket, whose: Whose::Own(Some(child)), serves: false, finishes: false };
         confine_there(&process.socket, &plan.confinement())?;
         Ok(process)
     }
 
     pub(super) fn given(ready: Given) -> Self {
         let Given { id, socket, pidfd } = ready;
-        Self { socket, whose: Whose::Engines { id, pidfd }, serves: false }
+        Self { socket, whose: Whose::Engines { id, pidfd }, serves: false, finishes: false }
     }
 
     pub(super) fn was_given(&self) -> bool {

@@ -1,0 +1,125 @@
+//! What does not end by itself, and what ends too often: streams without end, readers that do not read, processes that
+//! crash.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use belljar_tests::{TempDir, wait_for, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::{egress_of, status};
+use crate::rig::{Web, World, prints, refusal};
+
+/// Sends for as long as anybody takes it; how much it was so far.
+fn endless() -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let sent = Arc::new(AtomicU64::new(0));
+    let counter = sent.clone();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let counter = counter.clone();
+            std::thread::spawn(move || {
+                stream.read_exact(&mut [0; 1]).ok()?;
+                let bytes = [7; 64 << 10];
+                while let Ok(length) = stream.write(&bytes) {
+                    counter.fetch_add(length as u64, Ordering::Relaxed);
+                }
+                Some(())
+            });
+        }
+    });
+    (port, sent)
+}
+
+#[test]
+fn stream_without_end_ends_with_the_budget() {
+    let (world, (port, _)) = (World::with(&["a.test"]), endless());
+    let set = world.rule(&["a.test"], &[port], "");
+    let settings = world.settings_with(&set, "[network.budget]\nbytes = 20000000");
+    let code = "
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60); s.sendall(b'x')
+total = 0
+try:
+    while total < 200_000_000 and (more := s.recv(1 << 16)): total += len(more)
+except OSError: pass
+print(total >= 200_000_000, total > 1_000_000)";
+    let host = belljar_tests::Program::new("/usr/bin/python3");
+    let control = host.args(["-c", code, "127.0.0.1", &port.to_string()]).run();
+    assert_eq!(control.out().trim(), "True True", "without us it does not end: {control:?}");
+    let sandbox = world.sandbox_of(&settings).args(["a.test".to_owned(), port.to_string()]);
+    let outcome = sandbox.run_python(code);
+    prints(&outcome, "False True");
+    assert!(refusal(&outcome, "budget").detail.contains("bytes"));
+}
+
+#[test]
+fn readers_that_do_not_read_cost_a_bounded_memory() {
+    let (world, (port, sent)) = (World::with(&["a.test"]), endless());
+    let code = format!(
+        "
+import socket, time
+held = []
+for _ in range(40):
+    s = socket.create_connection(('a.test', {port}), 60); s.sendall(b'x'); s.recv(1); held.append(s)
+print('held', flush=True)
+time.sleep(100)"
+    );
+    let sandbox = world.sandbox(&["a.test"], &[port]).with(["--timeout", "100s"]);
+    let mut running = sandbox.start("python", &code);
+    assert_eq!(running.read_line().trim(), "held");
+    let egress = wait_for("the egress process", || egress_of(running.id()));
+    // Every buffer on the way is full when the far side sends no more.
+    let mut before = u64::MAX;
+    wait_until("nothing moves", || {
+        std::thread::park_timeout(std::time::Duration::from_millis(200));
+        let now = sent.load(Ordering::Relaxed);
+        std::mem::replace(&mut before, now) == now
+    });
+    let peak = status(egress, "VmHWM");
+    let kib: u64 = peak.split_whitespace().next().and_then(|one| one.parse().ok()).expect("KiB");
+    assert!(kib < 64 << 10, "{peak} for 40 readers, of {before} bytes that were sent");
+    running.signal(Signal::TERM);
+    running.wait();
+}
+
+#[test]
+fn way_out_whose_process_crashes_again_and_again_stays_shut() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let code = "
+import os, sys, time, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def get():
+    try: return opener.open(sys.argv[1], timeout=60).status
+    except Exception: return 'refused'
+print(get())
+while not os.path.exists('go'): time.sleep(0.02)
+print(get())";
+    let workspace = TempDir::new();
+    let shared = workspace.path().display().to_string();
+    let sandbox = world.sandbox(&["a.test"], &[web.port]).with(["--timeout", "100s"]);
+    let sandbox = sandbox.with(["--workspace", &shared]);
+    let sandbox = sandbox.args([format!("http://a.test:{}/", web.port)]);
+    let running = sandbox.start_json("python", code);
+    wait_until("the first request came", || web.requests().len() == 1);
+    let mut killed = Vec::new();
+    // One after the other, until none comes any more: more often than anybody should have to.
+    while killed.len() < 17 {
+        let next = wait_for("the next egress process", || {
+            egress_of(running.id()).filter(|pid| !killed.contains(pid))
+        });
+        let pid = Pid::from_raw(next.cast_signed()).expect("a process");
+        kill_process(pid, Signal::KILL).expect("it is ours to kill");
+        killed.push(next);
+        wait_until("it is gone", || egress_of(running.id()) != Some(next));
+    }
+    workspace.file("go", "");
+    let outcome = belljar_tests::outcome(&running.wait());
+    prints(&outcome, "200\nrefused");
+    assert_eq!(web.requests().len(), 1, "nothing passes without it");
+    let crashed = refusal(&outcome, "crashed");
+    assert_eq!(crashed.count, 17, "{crashed:?}");
+}
