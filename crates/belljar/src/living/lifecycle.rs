@@ -391,8 +391,7 @@ impl Sandboxes {
         let slot = self.slot(id);
         let record = match slot.turn.try_lock() {
             Ok(_turn) => self.in_step(&slot).await?,
-            // Somebody is changing it: the record says from what.
-            Err(_) => self.store.get(id)?,
+            Err(_) => self.while_changed(&slot).await?,
         };
         let lines = slot.lines().await?;
         let usage = match &lines {
@@ -417,6 +416,20 @@ impl Sandboxes {
             usage,
             receipt: lines.map(|lines| lines.living.receipt().clone()),
         })
+    }
+
+    /// The record of a sandbox that somebody is changing: it says from what. Where it says that something stands, and nothing
+    /// does, whoever is at it is about to write that down, and is waited for.
+    async fn while_changed(&self, slot: &Arc<Slot>) -> Result<Record, Error> {
+        let record = self.store.get(&slot.id)?;
+        let should_stand = matches!(record.state, SandboxState::Running | SandboxState::Paused);
+        if !should_stand || slot.lines().await?.is_some() {
+            return Ok(record);
+        }
+        match tokio::time::timeout(CHANGING, slot.turn.lock()).await {
+            Ok(_turn) => self.in_step(slot).await,
+            Err(_) => Ok(self.store.get(&slot.id)?),
+        }
     }
 
     /// What is due when the directory is taken over, and from time to time: records brought in step, and what has
@@ -456,6 +469,8 @@ impl Sandboxes {
     }
 }
 
+/// How long whoever asks what a sandbox is waits for who is changing that.
+const CHANGING: Duration = Duration::from_secs(1);
 /// How often it is looked for sandboxes that have outlived their time. Their keepers end what runs in them sooner.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// After so many of those looks values of secrets are asked for anew.

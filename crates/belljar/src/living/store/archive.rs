@@ -18,7 +18,8 @@ use super::walk::Place;
 use super::{NewSandbox, Store, StoreError};
 use crate::model::request::Data;
 
-pub(super) const FORMAT: u32 = 1;
+/// 2: the digest is that of the whole manifest, and not of its entries alone.
+pub(super) const FORMAT: u32 = 2;
 pub(super) const MANIFEST: &str = "manifest.json";
 /// Trees that travel; a workspace is the host's.
 pub(super) const TREES: [&str; 2] = ["root", "usr"];
@@ -33,7 +34,7 @@ pub(super) struct Manifest {
     pub created_at: String,
     /// A directory before what is in it.
     pub entries: Vec<Item>,
-    /// SHA-256 of the entries as they stand here, hexadecimal.
+    /// SHA-256 of all the rest as it stands here, hexadecimal.
     pub digest: String,
 }
 
@@ -138,9 +139,11 @@ impl Store {
     }
 }
 
-/// The digest of all entries: with the digests of contents in them it is that of the whole.
-pub(super) fn digest_of(entries: &[Item]) -> Result<String, serde_json::Error> {
-    Ok(hexadecimal(&Sha256::digest(serde_json::to_vec(entries)?)))
+/// The digest of all that a manifest says but this: with the digests of contents in it, it is that of the whole archive.
+pub(super) fn digest_of(manifest: &Manifest) -> Result<String, serde_json::Error> {
+    let Manifest { format, image, created_at, entries, digest: _ } = manifest;
+    let said = serde_json::to_vec(&(format, image, created_at, entries))?;
+    Ok(hexadecimal(&Sha256::digest(said)))
 }
 
 pub(super) fn hexadecimal(bytes: &[u8]) -> String {

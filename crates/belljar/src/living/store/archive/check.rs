@@ -35,9 +35,9 @@ pub(super) fn check(
     if manifest.entries.len() > limits.entries {
         return Err(refused(format!("more than {} entries", limits.entries)));
     }
-    let digest = digest_of(&manifest.entries).map_err(|error| refused(error.to_string()))?;
+    let digest = digest_of(manifest).map_err(|error| refused(error.to_string()))?;
     if digest != manifest.digest {
-        return Err(refused("its entries do not have the digest that it states"));
+        return Err(refused("its manifest does not have the digest that it states"));
     }
     check_sums(manifest, record)?;
     let mut seen: HashMap<(&str, &[u8]), bool> = HashMap::new();

@@ -38,10 +38,10 @@ pub(super) fn write(
         one.walk(name, tree(name)?, &mut next, &mut entries)?;
         walked.push(one);
     }
-    let digest = digest_of(&entries)?;
-    let created_at = time_text(now_ms());
-    let manifest =
-        Manifest { format: FORMAT, image: image.to_owned(), created_at, entries, digest };
+    let (image, created_at) = (image.to_owned(), time_text(now_ms()));
+    let digest = String::new();
+    let mut manifest = Manifest { format: FORMAT, image, created_at, entries, digest };
+    manifest.digest = digest_of(&manifest)?;
     let mut archive = tar::Builder::new(target);
     let text = serde_json::to_vec(&manifest)?;
     append(&mut archive, MANIFEST, text.len() as u64, &text[..])?;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Seek, Write};
 
-use super::super::archive::{Item, Manifest, What, digest_of, hexadecimal};
+use super::super::archive::{FORMAT, Item, Manifest, What, digest_of, hexadecimal};
 use super::*;
 use crate::model::request::Data;
 use sha2::{Digest, Sha256};
@@ -71,9 +71,11 @@ fn file_of(data: u64, text: &str) -> What {
 }
 
 fn manifest(entries: Vec<Item>) -> Manifest {
-    let digest = digest_of(&entries).unwrap();
+    let (image, digest) = ("host".to_owned(), String::new());
     let created_at = "2026-01-01T00:00:00Z".to_owned();
-    Manifest { format: 1, image: "host".to_owned(), created_at, entries, digest }
+    let mut made = Manifest { format: FORMAT, image, created_at, entries, digest };
+    made.digest = digest_of(&made).unwrap();
+    made
 }
 
 /// A tar of these entries: name, type, contents.
@@ -121,7 +123,9 @@ fn corpus() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let mut other_image = good.clone();
     other_image.image = "evil".to_owned();
     let mut newer = good.clone();
-    newer.format = 2;
+    newer.format = FORMAT + 1;
+    let mut other_time = good.clone();
+    other_time.created_at = "2025-01-01T00:00:00Z".to_owned();
     let huge = What::File {
         bytes: 1 << 40,
         segments: vec![(0, 1 << 40)],
@@ -187,7 +191,8 @@ fn corpus() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("wrong size", plain(&good, &[b"xx"]), "bytes, and 1 were stated"),
         ("wrong digest", plain(&other_digest, &[b"x"]), "digest that it states"),
         ("another image", plain(&other_image, &[b"x"]), "stands on image evil"),
-        ("newer format", plain(&newer, &[b"x"]), "format 2"),
+        ("another time", plain(&other_time, &[b"x"]), "manifest does not have the digest"),
+        ("newer format", plain(&newer, &[b"x"]), "format 3"),
         ("missing contents", plain(&good, &[]), "where"),
         ("no manifest", tar_of(&[("data/0", regular, b"x")]), "manifest.json should be"),
         (
