@@ -105,8 +105,8 @@ fn wait_for(desk: &Desk, state: &str) {
 
 /// Kills the keeper: the first of its name above a program inside.
 fn kill_keeper(desk: &Desk) {
-    desk.ok(&["exec", "one", "--background", "--", "sleep", "98763"]);
-    let inside = processes_with("98763");
+    desk.ok(&["exec", "one", "--background", "--", "sleep", "98769"]);
+    let inside = processes_with("98769");
     let (pid, _) = inside.first().expect("a process inside");
     let mut at = pid.as_raw_nonzero().get().cast_unsigned();
     while name_of(at) != "belljar-keeper" {

@@ -369,7 +369,8 @@ impl Sandboxes {
         let error = if stands.is_none() { why_ended(slot) } else { None };
         if stands.is_none() && living::ended(&slot.directory).is_none() {
             let id = record.id.clone();
-            self.stored(move |store| store.sweep_unfinished(&id)).await?;
+            // Nobody must wait for the tidiness of somebody's files: what is left is a file of a strange name.
+            self.stored(move |store| store.sweep_unfinished(&id)).await.ok();
         }
         self.set_state(&record.id, truth, error).await?;
         Ok(self.store.get(&slot.id)?)
@@ -438,17 +439,25 @@ impl Sandboxes {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         // What killed keepers left.
         crate::native::sweep(self.engine.host());
+        let mut first = Ok(());
         for record in self.store.list() {
-            let slot = self.slot(&record.id);
-            let Ok(_turn) = slot.turn.try_lock() else { continue };
-            let record = self.in_step(&slot).await?;
-            let removing = record.state == SandboxState::Removing;
-            if removing || record.expires_ms.is_some_and(|expires| u128::from(expires) <= now) {
-                if let Some(lines) = slot.lines().await? {
-                    self.fell(&record, &slot, &lines, None).await?;
-                }
-                self.forget(&record).await?;
+            // One that gives trouble keeps none of the others from their end.
+            let settled = self.settle_one(&record.id, now).await;
+            first = first.and(settled);
+        }
+        first
+    }
+
+    async fn settle_one(&self, id: &str, now_ms: u128) -> Result<(), Error> {
+        let slot = self.slot(id);
+        let Ok(_turn) = slot.turn.try_lock() else { return Ok(()) };
+        let record = self.in_step(&slot).await?;
+        let removing = record.state == SandboxState::Removing;
+        if removing || record.expires_ms.is_some_and(|expires| u128::from(expires) <= now_ms) {
+            if let Some(lines) = slot.lines().await? {
+                self.fell(&record, &slot, &lines, None).await?;
             }
+            self.forget(&record).await?;
         }
         Ok(())
     }

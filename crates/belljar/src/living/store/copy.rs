@@ -63,17 +63,24 @@ pub(super) fn count(tree: &Place) -> io::Result<Counts> {
     Ok(counts)
 }
 
-/// Removes files that an agent did not come to put in their place, and says how many.
-pub(super) fn remove_unfinished(tree: &Place) -> io::Result<usize> {
-    let mut removed = 0;
-    each(tree, |directory, name, meta| {
-        if meta.kind == Kind::File && belljar_jail::agent::is_unfinished(name.to_bytes()) {
-            rustix::fs::unlinkat(directory, name, AtFlags::empty())?;
-            removed += 1;
+/// Removes files that an agent did not come to put in their place, and says how many. The tree is a hostile program's, which may
+/// still be changing it: what cannot be opened or removed stays, and is no reason to leave the rest.
+pub(super) fn remove_unfinished(tree: &Place) -> usize {
+    let (mut removed, mut waiting) = (0, vec![Vec::new()]);
+    while let Some(path) = waiting.pop() {
+        let Ok(directory) = tree.directory(&path) else { continue };
+        for name in walk::names(&directory).unwrap_or_default() {
+            let Ok(Some(meta)) = walk::look(&directory, &name) else { continue };
+            if meta.kind == Kind::Directory {
+                waiting.push(join(&path, &name));
+            } else if meta.kind == Kind::File && belljar_jail::agent::is_unfinished(name.to_bytes())
+            {
+                let gone = rustix::fs::unlinkat(&directory, &name, AtFlags::empty());
+                removed += usize::from(gone.is_ok());
+            }
         }
-        Ok(())
-    })?;
-    Ok(removed)
+    }
+    removed
 }
 
 /// Looks at every entry of a tree.
