@@ -15,7 +15,7 @@ use crate::model::error::{Error, SpecError};
 use crate::model::sandbox::{
     SandboxInfo, SandboxRequest, SandboxState, SandboxWorkspace, WorkspaceMode,
 };
-use crate::model::secret::check_reach;
+use crate::model::secret::{SecretMode, SecretRequest, check_reach};
 use crate::model::spec::Spec;
 use crate::native::living::{self, DiskBound, Living, Raise, Shared};
 
@@ -462,6 +462,19 @@ impl Sandboxes {
         Ok(())
     }
 
+    /// Has new values of secrets count in all that live, where placeholders stand for them. What cannot be reached, or whose
+    /// secret is gone, has the values that it had.
+    async fn renew_secrets(&self) {
+        let placeholder = |one: &SecretRequest| one.mode() == SecretMode::Placeholder;
+        for record in self.store.list() {
+            if record.request.secrets.iter().any(placeholder)
+                && let Ok(Some(lines)) = self.slot(&record.id).lines().await
+            {
+                lines.living.renew_secrets().await;
+            }
+        }
+    }
+
     /// Sees to it for ever that what has outlived its time is removed. Run it beside everything else.
     pub async fn tend(&self) {
         loop {
@@ -470,10 +483,7 @@ impl Sandboxes {
                 // What cannot be done now is tried again.
                 self.settle().await.ok();
             }
-            let places = self.engine.secret_places();
-            if let Some(state) = &places.state {
-                living::renew_secrets(state, places).await;
-            }
+            self.renew_secrets().await;
         }
     }
 }

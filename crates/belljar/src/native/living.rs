@@ -122,10 +122,7 @@ pub async fn renew_secrets(state: &Path, places: &SecretPlaces) -> usize {
     for entry in std::fs::read_dir(state.join(SANDBOXES)).into_iter().flatten().flatten() {
         // One that cannot be reached, or whose secret is gone, has the values that it had.
         let Ok(Some(living)) = Living::connect(&entry.path()).await else { continue };
-        let living = living.with_secrets_from(places.clone());
-        if living.has_placeholders() && living.secrets().await.is_ok() {
-            told += 1;
-        }
+        told += usize::from(living.with_secrets_from(places.clone()).renew_secrets().await);
     }
     told
 }
@@ -167,6 +164,11 @@ impl Living {
             }
         }
         Ok(given)
+    }
+
+    /// Has new values count where placeholders stand for them. Whether that was done.
+    pub(crate) async fn renew_secrets(&self) -> bool {
+        self.has_placeholders() && self.secrets().await.is_ok()
     }
 
     /// Whether something stands for a secret in it whose value can be had without starting a command.

@@ -128,6 +128,9 @@ pub async fn raise(engine: &Engine, mut raise: Raise) -> Result<Living, Error> {
 /// Finds out what stands for its secrets, and who speaks for their hosts. What stood for them before stays: it may stand
 /// in files that programs have written.
 async fn seal(engine: &Engine, raise: &mut Raise) -> Result<(), Error> {
+    if !raise.spec.secrets.iter().any(|one| one.mode() == SecretMode::Placeholder) {
+        return Ok(());
+    }
     let given = engine.secrets(&raise.spec.secrets).await?;
     let known = kept::raised(&raise.directory).map(|(before, _)| before.tokens());
     let known = known.unwrap_or_default();
