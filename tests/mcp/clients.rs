@@ -82,6 +82,11 @@ fn standard_output_holds_messages_only_and_ends_with_the_input() {
     pytest("standard_output or named");
 }
 
+#[test]
+fn desktop_hosts_are_answered_with_nearly_no_environment() {
+    pytest("desktop_hosts");
+}
+
 fn javascript(transport: &str, environment: &[(&str, &str)]) {
     let mut program = Program::new("/usr/bin/node")
         .arg(file("client.cjs"))

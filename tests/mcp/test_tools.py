@@ -346,6 +346,38 @@ def test_standard_output_holds_nothing_but_messages_and_the_end_of_input_is_the_
     assert not (tmp_path / "b.sock").exists()
 
 
+#: As hosts on a desktop introduce themselves.
+HOSTS = [
+    ("claude-ai", "2025-06-18", {}),
+    ("cursor-vscode", "2025-06-18", {"tools": True, "prompts": True, "resources": True, "logging": False, "elicitation": {}, "roots": {"listChanged": False}}),
+    ("Visual Studio Code", "2025-11-25", {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}, "url": {}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "revision", "capabilities"), HOSTS)
+def test_desktop_hosts_start_it_at_the_root_with_nearly_nothing(host, revision, capabilities, tmp_path):
+    environment = {"PATH": "/usr/bin:/bin", "BELLJAR_SOCKET": str(tmp_path / "b.sock"), "BELLJAR_STATE": str(tmp_path / "state")}
+    with subprocess.Popen([BELLJAR, "mcp"], env=environment, cwd="/", stdin=-1, stdout=-1, text=True) as process:
+        def ask(number, method, params):
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline())
+            assert answer["id"] == number, answer
+            return answer["result"]
+
+        hello = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": {"name": host, "version": "1.0.0"}}
+        assert ask(0, "initialize", hello)["protocolVersion"] == revision
+        process.stdin.write('{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        # All that is listed at the start, asked for or not.
+        assert [tool["name"] for tool in ask(1, "tools/list", {})["tools"]] == TOOLS
+        assert ask(2, "prompts/list", {})["prompts"] and ask(3, "resources/list", {})["resources"]
+        assert "resourceTemplates" in ask(4, "resources/templates/list", {})
+        failed = ask(5, "tools/call", {"name": "run_code", "arguments": {"code": "print(6*7)\n1/0"}})
+        assert failed["isError"] and "42" in failed["content"][0]["text"] and "ZeroDivisionError" in failed["content"][0]["text"]
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 0
+
+
 def test_server_that_was_named_and_is_not_there_is_told(tmp_path):
     async def body(client):
         wrong = await client.call_tool("list_sandboxes", {})

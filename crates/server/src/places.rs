@@ -35,8 +35,8 @@ pub fn socket() -> Option<PathBuf> {
     Some(state()?.join(SOCKET))
 }
 
-/// The state directory, which holds the token and the audit trail. Nothing when no variable tells where the
-/// home is.
+/// The state directory, which holds the token and the audit trail. Nothing when neither a variable nor /etc/passwd tells
+/// where the home is.
 pub fn state() -> Option<PathBuf> {
     if let Some(state) = absolute(STATE_VARIABLE) {
         return Some(state);
@@ -47,7 +47,25 @@ pub fn state() -> Option<PathBuf> {
     if is_root() {
         return Some(PathBuf::from("/var/lib").join(NAME));
     }
-    Some(absolute("HOME")?.join(".local/state").join(NAME))
+    Some(home()?.join(".local/state").join(NAME))
+}
+
+/// The user's home. Programs on a desktop start others with hardly a variable, HOME not among them.
+fn home() -> Option<PathBuf> {
+    absolute("HOME").or_else(|| {
+        let users = std::fs::read_to_string("/etc/passwd").ok()?;
+        home_of(&users, rustix::process::geteuid().as_raw())
+    })
+}
+
+/// The home of a user in the words of passwd(5).
+fn home_of(users: &str, uid: u32) -> Option<PathBuf> {
+    let found = users.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let is_own = fields.get(2)?.parse() == Ok(uid);
+        is_own.then(|| fields.get(5).map(PathBuf::from))?
+    });
+    found.filter(|home| home.is_absolute())
 }
 
 /// A directory from the environment. A relative one is no place: the XDG specification says to ignore it.
@@ -57,4 +75,16 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_variable_the_home_is_the_one_that_the_host_knows() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nx:broken\nu:x:7:7::/home/u:/bin/sh\nv:x:8:8::none:/bin/sh\n";
+        assert_eq!(home_of(users, 7), Some("/home/u".into()));
+        assert_eq!((home_of(users, 8), home_of(users, 9)), (None, None));
+    }
 }

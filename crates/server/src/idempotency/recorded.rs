@@ -213,6 +213,8 @@ impl Reader {
                     format!("the answer had more than {MOST_BYTES} bytes and was not kept");
                 Some(Err(Problem::coded("idempotency_lost", detail)))
             }
+            // A problem's body is written anew for each request: it has no end to wait with until it is kept.
+            (Some((_, _, Some(_))), None) => None,
             (Some(head), _) => Some(Ok(head.clone())),
             (None, Some(_)) => {
                 let detail = "what was asked for with this key broke off without an answer";
@@ -327,6 +329,8 @@ impl hyper::body::Body for Reader {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse;
+
     use super::*;
 
     #[test]
@@ -371,6 +375,20 @@ mod tests {
         assert_eq!(read(&answer, true).await.unwrap(), "one two");
         let again = Arc::new(Recorded::whole(kept.unwrap()));
         assert_eq!(read(&again, true).await.unwrap(), "one two");
+    }
+
+    #[tokio::test]
+    async fn a_problem_is_not_told_before_it_is_kept() {
+        let answer = Arc::new(Recorded::default());
+        let mut told = Box::pin(read(&answer, false));
+        let keep = async |whole: Option<Answer>, _| {
+            assert!(whole.unwrap().head.problem.is_some());
+            let early = std::future::poll_fn(|context| Poll::Ready(told.as_mut().poll(context)));
+            assert!(early.await.is_pending());
+        };
+        let problem = Problem::coded("conflict", "x");
+        answer.record(async { problem.into_response() }, keep).await;
+        told.await.unwrap();
     }
 
     #[tokio::test]
