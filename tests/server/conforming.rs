@@ -20,13 +20,26 @@ const LEFT_OUT: [&str; 9] = [
     "root_change",
 ];
 
-/// It sends seven thousand requests, of which some run programs.
-const PATIENCE: Duration = Duration::from_secs(400);
+/// For a host that has much else to do: on a calm one it takes less than one of these minutes.
+const PATIENCE: Duration = Duration::from_secs(1200);
+
+/// A host under pressure would be told honestly, as 503, and that is not what is asked here.
+const SHEDS_NOTHING: [&str; 8] = [
+    "--shed-memory",
+    "0",
+    "--shed-memory-pressure",
+    "0",
+    "--shed-io-pressure",
+    "0",
+    "--shed-cpu-pressure",
+    "0",
+];
 
 #[test]
 fn answers_are_those_of_the_document() {
     let python = std::env::var_os("BELLJAR_TEST_PYTHON").expect("cargo xtask test sets it");
-    let server = Server::with(&["--rate", "off", "--max-runs", "4"]);
+    let options = [&["--rate", "off", "--max-runs", "4"][..], &SHEDS_NOTHING].concat();
+    let server = Server::with(&options);
     let address = format!("http://127.0.0.1:{}", server.port);
     let token = format!("Authorization: Bearer {}", server.token());
     let mut program = Program::new(python)
@@ -34,7 +47,9 @@ fn answers_are_those_of_the_document() {
         .args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"])
         .args(["--phases", "examples,coverage,fuzzing", "--max-examples", "3", "--seed", "7"])
         .args(["--workers", "1", "--request-timeout", "40", "--no-color", "--generation-database", "none"])
-        .env("HOME", server.path().display().to_string());
+        .env("HOME", server.path().display().to_string())
+        // It leaves files where it is.
+        .directory(server.path());
     for id in LEFT_OUT {
         program = program.args(["--exclude-operation-id", id]);
     }

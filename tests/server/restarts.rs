@@ -99,6 +99,92 @@ fn what_was_under_way_at_kill_9_is_told_and_not_done_again() {
     assert_eq!(run_as(&server, &key, "k2", &bash("echo new")).json()["stdout"], "new\n");
 }
 
+/// What the queue tells of itself.
+fn queued(server: &Server, name: &str) -> usize {
+    let text = server.unix().get("/metrics", &[]).text();
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    found.expect("a number")
+}
+
+#[test]
+fn what_a_stop_broke_off_is_told_and_what_it_kept_from_beginning_is_done() {
+    let options = ["--drain", "200ms", "--max-runs", "5", "--max-queue", "8"];
+    let server = Server::with(&options);
+    let long = bash("sleep 300");
+    let case = json!({ "stdin": "", "expected_stdout": "" });
+    let graded = json!({ "language": "bash", "code": "sleep 300", "cases": [case] });
+    let batch = json!({ "requests": [long] });
+    let lines = &[LINES][..];
+    let all = [
+        ("/v1/runs", &[][..], &long),
+        ("/v1/runs", lines, &long),
+        ("/v1/grades", &[][..], &graded),
+        ("/v1/grades", lines, &graded),
+        ("/v1/batches", lines, &batch),
+    ];
+    let send = |server: &Server, number: usize| {
+        let (path, more, body) = all[number];
+        let key = format!("k{number}");
+        let mut connection = server.unix();
+        connection.send(path, &[&[("Idempotency-Key", key.as_str())], more].concat(), body);
+        connection
+    };
+    let mut begun: Vec<_> = (0..all.len()).map(|number| send(&server, number)).collect();
+    wait_until("all of them run", || recorded(&server).len() == all.len());
+    let mut waits = server.unix();
+    waits.send("/v1/runs", &[("Idempotency-Key", "waits")], &bash("echo in turn"));
+    wait_until("one more waits", || queued(&server, "belljar_queue_places ") == all.len() + 1);
+    server.signal(Signal::TERM);
+    for (number, connection) in begun.iter_mut().enumerate() {
+        let told = connection.answer();
+        assert!(told.text().contains("\"cancelled\""), "{number}: {told:?}");
+    }
+    let told = waits.answer();
+    assert_eq!((told.status, &told.json()["code"]), (503, &json!("draining")), "{told:?}");
+    let (_, directory) = server.wait();
+    let server = Server::started(directory, &options, &[]);
+    let before = recorded(&server).len();
+    for number in 0..all.len() {
+        let told = send(&server, number).answer();
+        let problem = told.json();
+        assert_eq!((told.status, &problem["code"]), (409, &json!("outcome_unknown")), "{number}");
+        assert_eq!(problem["executions"].as_array().map(Vec::len), Some(1), "{number}: {problem}");
+    }
+    assert_eq!(recorded(&server).len(), before, "none of them ran again");
+    let done = post(&server, "waits", "/v1/runs", &bash("echo in turn"));
+    assert_eq!((done.status, &done.json()["stdout"]), (200, &json!("in turn\n")), "{done:?}");
+}
+
+#[test]
+fn draining_waits_for_work_whose_client_has_left() {
+    let server = Server::start();
+    let request = bash("sleep 2; echo done");
+    let mut leaves = server.unix();
+    leaves.send("/v1/runs", &[("Idempotency-Key", "k")], &request);
+    wait_until("it runs", || !server.children().is_empty());
+    drop(leaves);
+    let server = again(server, Signal::TERM, &[]);
+    let told = post(&server, "k", "/v1/runs", &request);
+    assert_eq!((told.status, told.header("idempotent-replayed")), (200, Some("true")), "{told:?}");
+    assert_eq!(told.json()["stdout"], "done\n");
+}
+
+#[test]
+fn answers_of_before_are_let_go_where_bodies_may_not_be() {
+    let server = Server::start();
+    let request = bash("echo a-word-of-$((6 * 7))-before");
+    assert_eq!(post(&server, "k", "/v1/runs", &request).json()["stdout"], "a-word-of-42-before\n");
+    let metric = "belljar_idempotency_keys ";
+    let server = again(server, Signal::KILL, &["--audit-digests"]);
+    assert_eq!(queued(&server, metric), 1, "counted before anybody asks");
+    for name in ["idempotency.db", "idempotency.db-wal"] {
+        let bytes = std::fs::read(server.path().join("state").join(name)).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&bytes).contains("a-word-of-42-before"), "{name}");
+    }
+    let told = post(&server, "k", "/v1/runs", &request);
+    assert_eq!((told.status, &told.json()["code"]), (409, &json!("idempotency_lost")), "{told:?}");
+}
+
 #[test]
 fn answers_are_on_the_disk_only_where_bodies_may_be() {
     let options = ["--audit-digests"];

@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -20,15 +21,15 @@ use axum::response::{IntoResponse, Response};
 use belljar::audit::{self, Filter};
 use belljar::store::Store;
 use hyper::header::{ACCEPT, HeaderValue};
-use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
 
 use crate::front::RequestId;
 use crate::http::{Server, body};
 use crate::principal::Principal;
 use crate::problem::Problem;
 use kept::{Claim, Ending, Found, Kept};
-use recorded::{Reader, Recorded};
+use recorded::{Came, Reader, Recorded};
 
 pub(crate) const HEADER: &str = "idempotency-key";
 const REPLAYED: &str = "idempotent-replayed";
@@ -40,6 +41,8 @@ const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// In memory, of each tenant; the oldest that have ended make room.
 const MOST_KEYS: usize = 10_000;
 const MOST_BYTES: usize = 64 << 20;
+/// How many more may be remembered in their order than there are, before those that are gone are left out.
+const SLACK: usize = 64;
 /// Bodies that are read at once: with a key they are read before there is a place for them.
 const MOST_BODIES: usize = 32;
 /// Of two requests with one key the second waits until the first is claimed; others hardly ever do.
@@ -85,6 +88,18 @@ impl Shelf {
             self.entries.remove(&key);
         }
     }
+
+    fn remove(&mut self, key: &[u8; 32]) {
+        self.entries.remove(key);
+        // Those that came before one that goes on are never at the front, and would be passed over for ever.
+        if self.order.len() > 2 * self.entries.len() + SLACK {
+            let entries = &self.entries;
+            let is_there = |(key, since): &([u8; 32], Instant)| {
+                entries.get(key).is_some_and(|entry| entry.since == *since)
+            };
+            self.order.retain(is_there);
+        }
+    }
 }
 
 /// What was answered to whom.
@@ -95,6 +110,8 @@ pub(crate) struct Memory {
     turns: [tokio::sync::Mutex<()>; TURNS],
     /// Nothing for who is gone after one request.
     kept: Option<Kept>,
+    /// What is carried out: it ends with no connection, so that whoever ends the server has to wait for it here.
+    under_way: Mutex<JoinSet<()>>,
 }
 
 /// What is known of a key.
@@ -107,12 +124,40 @@ enum Known {
 impl Memory {
     pub(crate) fn new(kept: Option<Kept>) -> Self {
         let turns = std::array::from_fn(|_| tokio::sync::Mutex::default());
-        Self { tenants: Mutex::default(), bodies: Semaphore::new(MOST_BODIES), turns, kept }
+        let (tenants, under_way) = (Mutex::default(), Mutex::default());
+        Self { tenants, bodies: Semaphore::new(MOST_BODIES), turns, kept, under_way }
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut all = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        while all.try_join_next().is_some() {}
+        all.spawn(work);
+    }
+
+    /// Waits until nothing is carried out any more. Who does not wait to the end can come back.
+    pub(crate) async fn finished(&self) {
+        std::future::poll_fn(|context| {
+            let mut all = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                match ready!(all.poll_join_next(context)) {
+                    Some(_) => {}
+                    None => return Poll::Ready(()),
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Ends what is still carried out; its claims stay, and are told as unknown.
+    pub(crate) async fn shut_down(&self) {
+        let mut all =
+            std::mem::take(&mut *self.under_way.lock().unwrap_or_else(PoisonError::into_inner));
+        all.shutdown().await;
     }
 
     /// Looks a key up, and claims it if it is new.
     async fn begin(&self, server: &Server, claim: &Claim) -> Result<Known, Problem> {
-        let _turn = self.turns[usize::from(claim.key[0]) % TURNS].lock().await;
+        let turn = self.turns[usize::from(claim.key[0]) % TURNS].lock().await;
         if let Some(before) = self.look(claim)? {
             return Ok(Known::Before(before));
         }
@@ -129,7 +174,13 @@ impl Memory {
                     "what was asked for with this key has ended, and its answer is not kept";
                 Err(Problem::coded("idempotency_lost", detail))
             }
+            Found::Full => {
+                let detail = "all keys that are kept for this caller are of what goes on";
+                Err(Problem::coded("busy", detail))
+            }
             Found::Unknown { since_us, request_id } => {
+                // Looking takes its time, and others have keys too.
+                drop(turn);
                 Err(unknown(server, &claim.tenant, since_us, request_id).await)
             }
         }
@@ -166,7 +217,7 @@ impl Memory {
     fn forget(&self, claim: &Claim) {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(shelf) = tenants.get_mut(&claim.tenant) else { return };
-        shelf.entries.remove(&claim.key);
+        shelf.remove(&claim.key);
         if shelf.entries.is_empty() {
             tenants.remove(&claim.tenant);
         }
@@ -174,23 +225,24 @@ impl Memory {
 
     /// Carries a request out and keeps its answer.
     async fn carry_out(&self, claim: &Claim, answer: &Recorded, request: Request, next: Next) {
-        let tried = |status: hyper::StatusCode| matches!(status.as_u16(), 408 | 429 | 503);
-        let keep = async |whole: Option<kept::Answer>, status: hyper::StatusCode| {
-            // Nothing was begun: the same request may be tried, not only asked for.
-            let ending = match whole {
-                _ if tried(status) => Ending::Forgotten,
-                Some(whole) if self.kept.as_ref().is_some_and(|kept| kept.bodies) => {
+        let keep = async |came: Came| {
+            let ending = match came {
+                Came::NotBegun => Ending::Forgotten,
+                // The claim stays as it is: whoever comes to the next server is told that the end is unknown.
+                Came::BrokenOff => return,
+                Came::Answer(Some(whole)) if self.kept.as_ref().is_some_and(|kept| kept.bodies) => {
                     Ending::Answered(whole)
                 }
-                Some(_) | None => Ending::LetGo,
+                Came::Answer(_) => Ending::LetGo,
             };
-            let is_in_memory_alone = matches!(ending, Ending::LetGo);
+            let (is_forgotten, is_in_memory_alone) =
+                (matches!(ending, Ending::Forgotten), matches!(ending, Ending::LetGo));
             let ended = match &self.kept {
                 Some(kept) => kept.end(&claim.tenant, claim.key, ending).await,
                 None => Ok(()),
             };
-            // What did not reach the disk is told from memory while there is one, and unknown afterwards.
-            if tried(status) || (ended.is_ok() && !is_in_memory_alone) {
+            // What did not reach the disk is told from memory while there is one, and let go afterwards.
+            if is_forgotten || (ended.is_ok() && !is_in_memory_alone) {
                 self.forget(claim);
             }
         };
@@ -277,52 +329,38 @@ async fn try_answer(
     let accept = head.headers.get(ACCEPT).map_or(&b""[..], HeaderValue::as_bytes);
     let target = head.uri.path_and_query().map_or("", |one| one.as_str());
     let named = head.extensions.get::<RequestId>();
-    let claim = Claim {
-        tenant: principal.tenant.name().to_owned(),
-        key: digest(&[key.as_bytes()]),
-        request: digest(&[head.method.as_str().as_bytes(), target.as_bytes(), accept, &bytes]),
-        request_id: named.map(|id| id.0.clone()).unwrap_or_default(),
-    };
+    let request_id = named.map_or("", |id| id.0.as_str());
+    let asked: [&[u8]; 4] = [head.method.as_str().as_bytes(), target.as_bytes(), accept, &bytes];
+    let claim = Claim::new(principal.tenant.name(), &key, &asked, request_id);
     let resume =
         head.headers.get(LAST_EVENT).and_then(|id| id.to_str().ok()).map(ToOwned::to_owned);
     let request = Request::from_parts(head, Body::from(bytes));
     // From here on nothing ends with the connection: a claim without its work would never be answered.
     let (told, known) = oneshot::channel();
     let theirs = Arc::clone(server);
-    tokio::spawn(async move {
-        let known = theirs.memory.begin(&theirs, &claim).await;
-        let new = match &known {
-            Ok(Known::New(answer)) => Some(Arc::clone(answer)),
-            Ok(Known::Before(_)) | Err(_) => None,
+    server.memory.spawn(async move {
+        let (new, reader) = match theirs.memory.begin(&theirs, &claim).await {
+            Ok(Known::New(answer)) => (Some(Arc::clone(&answer)), Ok(Reader::first(answer))),
+            Ok(Known::Before(answer)) => (None, Ok(Reader::later(answer, resume))),
+            Err(problem) => (None, Err(problem)),
         };
-        // Whoever asked may be gone; the work is done all the same.
-        told.send(known).ok();
+        // Whoever asked may be gone, and the reader with it; the work is done all the same.
+        drop(told.send(reader));
         if let Some(answer) = new {
             theirs.memory.carry_out(&claim, &answer, request, next).await;
         }
     });
     let lost = |_| Problem::coded("ours", "what looks after keys broke");
-    let (answer, before) = match known.await.map_err(lost)?? {
-        Known::New(answer) => (answer, false),
-        Known::Before(answer) => (answer, true),
-    };
+    let reader = known.await.map_err(lost)??;
+    let before = !reader.is_first();
     if before {
         server.metrics.replayed.fetch_add(1, Ordering::Relaxed);
     }
-    let mut response = Reader::response(answer, before, resume).await?;
+    let mut response = reader.response().await?;
     if before {
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
-}
-
-fn digest(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hasher = Sha256::new();
-    for part in parts {
-        hasher.update((part.len() as u64).to_le_bytes());
-        hasher.update(part);
-    }
-    hasher.finalize().into()
 }
 
 pub(crate) fn check(key: &HeaderValue) -> Result<String, Problem> {
@@ -331,4 +369,39 @@ pub(crate) fn check(key: &HeaderValue) -> Result<String, Problem> {
         let reason = format!("must be 1 to {MOST_KEY} visible ASCII characters");
         Problem::field("Idempotency-Key", &reason)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_is_not_remembered_in_its_order() {
+        let memory = Memory::new(None);
+        let claim = |number: u64| Claim::new("t", &number.to_string(), &[b"x"], "req_1");
+        memory.enter(&claim(0));
+        for number in 1..10_000 {
+            memory.enter(&claim(number));
+            memory.forget(&claim(number));
+        }
+        let tenants = memory.tenants.lock().unwrap();
+        let shelf = &tenants["t"];
+        assert_eq!(shelf.entries.len(), 1, "one goes on");
+        assert!(shelf.order.len() <= 2 + SLACK, "{}", shelf.order.len());
+        assert!(shelf.order.iter().any(|(key, _)| *key == claim(0).key), "it stays in its order");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_what_is_carried_out_is_waited_for_without_its_connection() {
+        let memory = Memory::new(None);
+        let (go, gone) = oneshot::channel::<()>();
+        memory.spawn(async move { drop(gone.await) });
+        let limit = Duration::from_millis(50);
+        assert!(tokio::time::timeout(limit, memory.finished()).await.is_err(), "it goes on");
+        drop(go);
+        memory.finished().await;
+        memory.spawn(std::future::pending());
+        memory.shut_down().await;
+        memory.finished().await;
+    }
 }

@@ -345,14 +345,21 @@ impl Connections {
         let server = Arc::clone(&self.server);
         server.stop.drain();
         tokio::select! {
-            () = finished(&mut self.all) => return,
+            () = self.finished() => return,
             () = tokio::time::sleep(drain) => {}
             () = signals.next(&server) => {}
         }
         server.stop.cancel();
         // Those that do not take their answer are closed below.
-        tokio::time::timeout(FAREWELL, finished(&mut self.all)).await.ok();
+        tokio::time::timeout(FAREWELL, self.finished()).await.ok();
         self.all.shutdown().await;
+        server.memory.shut_down().await;
+    }
+
+    /// Until all connections are closed, and all is done that does not end with its connection.
+    async fn finished(&mut self) {
+        while self.all.join_next().await.is_some() {}
+        self.server.memory.finished().await;
     }
 }
 
@@ -363,10 +370,6 @@ async fn at_once<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>
         Poll::Pending => Poll::Ready(None),
     })
     .await
-}
-
-async fn finished(connections: &mut JoinSet<()>) {
-    while connections.join_next().await.is_some() {}
 }
 
 #[cfg(test)]

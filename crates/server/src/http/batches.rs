@@ -134,6 +134,7 @@ fn tell(format: Format, to: &Outbox, index: usize, result: &Result<Outcome, Erro
 
 /// The server is stopped: a line says so where lines are, and a document stays without its end.
 fn cut_short(format: Format, to: &Outbox) {
+    to.break_off();
     if format != Format::Json {
         tell(format, to, 0, &Err(Error::Cancelled));
     }

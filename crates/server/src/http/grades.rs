@@ -102,7 +102,12 @@ fn stream(
         let grade = carry_out(&server, place, asked, &mut each).await;
         match &grade {
             Ok(grade) => write(format, &told, &GradeTold::Grade(grade)),
-            Err(error) => write(format, &told, &GradeTold::Error(&Problem::from(error))),
+            Err(error) => {
+                if matches!(error, Error::Cancelled) {
+                    told.break_off();
+                }
+                write(format, &told, &GradeTold::Error(&Problem::from(error)));
+            }
         }
         drop(counted);
     });

@@ -32,6 +32,7 @@ struct Waiting {
     bytes: BytesMut,
     /// Events that were told.
     told: u64,
+    broken_off: bool,
 }
 
 impl Outbox {
@@ -55,6 +56,15 @@ impl Outbox {
     /// The same with an id that says where to go on.
     pub(crate) fn tell_as(&self, format: Format, id: &str, name: &str, event: &impl Serialize) {
         write(format, &mut self.lock().bytes, &id, name, event);
+    }
+
+    /// Says that the end of the server broke the work off, whatever its lines tell.
+    pub(crate) fn break_off(&self) {
+        self.lock().broken_off = true;
+    }
+
+    pub(crate) fn is_broken_off(&self) -> bool {
+        self.lock().broken_off
     }
 
     fn take(&self) -> Option<Bytes> {
@@ -121,8 +131,11 @@ pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The answer that such work makes.
 pub(crate) fn answer(format: Format, outbox: Outbox, work: Work) -> Response {
+    let written = outbox.clone();
     let lines = Lines { format, outbox, work: Some(work), silence: None };
     let mut response = Response::new(Body::new(lines));
+    // For whoever keeps the answer, and has to know how the work ended.
+    response.extensions_mut().insert(written);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

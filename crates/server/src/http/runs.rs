@@ -84,7 +84,7 @@ async fn document(server: &Server, place: Place, asked: Asked) -> Result<Respons
     let nobody: EventSink = Arc::new(|_| {});
     let begun = AtomicBool::new(false);
     let result = carry_out(server, place, asked, &begun, &mut |_, _| {}, nobody).await;
-    let outcome = result.map_err(|error| Problem::from(&error))?;
+    let outcome = result.map_err(|error| problem(&error, &begun))?;
     let json = serde_json::to_vec(&outcome).map_err(|error| broken(error.into()))?;
     let mut response = json.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(wire::JSON));
@@ -93,6 +93,15 @@ async fn document(server: &Server, place: Place, asked: Asked) -> Result<Respons
 
 fn broken(source: std::io::Error) -> Problem {
     Problem::from(&Error::Backend { operation: "write the answer", source })
+}
+
+/// Why there is no Outcome. What the end of the server kept from beginning may be tried again, which is not so of what
+/// it broke off.
+fn problem(error: &Error, begun: &AtomicBool) -> Problem {
+    if matches!(error, Error::Cancelled) && !begun.load(Ordering::Relaxed) {
+        return Problem::coded("draining", "the server was stopped before this had its turn");
+    }
+    Problem::from(error)
 }
 
 /// Runs to the end, in turn, unless the server is stopped first. `begun` is set when the run itself
@@ -149,7 +158,7 @@ async fn stream(
     });
     let ended = ended.await;
     if let Some(Err(error)) = &ended {
-        return Err(Problem::from(error));
+        return Err(problem(error, &begun));
     }
     let told = outbox.clone();
     let work = Box::pin(async move {
@@ -159,7 +168,12 @@ async fn stream(
         };
         match &result {
             Ok(outcome) => tell(format, &told, &Told::Outcome(outcome)),
-            Err(error) => tell(format, &told, &Told::Error(&Problem::from(error))),
+            Err(error) => {
+                if matches!(error, Error::Cancelled) {
+                    told.break_off();
+                }
+                tell(format, &told, &Told::Error(&Problem::from(error)));
+            }
         }
     });
     Ok(lines::answer(format, outbox, work))

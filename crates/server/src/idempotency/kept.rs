@@ -16,6 +16,7 @@ use std::time::Duration;
 use belljar::Error;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::problem::Problem;
@@ -54,6 +55,27 @@ pub(super) struct Claim {
     pub(super) request_id: String,
 }
 
+impl Claim {
+    /// Of the key and of all that the request is made of only digests are in it.
+    pub(super) fn new(tenant: &str, key: &str, request: &[&[u8]], request_id: &str) -> Self {
+        Self {
+            tenant: tenant.to_owned(),
+            key: digest(&[key.as_bytes()]),
+            request: digest(request),
+            request_id: request_id.to_owned(),
+        }
+    }
+}
+
+fn digest(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().into()
+}
+
 /// An answer as it is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
@@ -78,6 +100,8 @@ pub(super) enum Found {
     Answered(Answer),
     /// It has ended, and the answer is not here.
     LetGo,
+    /// Nothing, and there is no room for it: all others go on.
+    Full,
     /// It was begun under another life of a server, which did not tell the end.
     Unknown {
         since_us: u64,
@@ -121,7 +145,14 @@ impl Kept {
             Error::Backend { operation: "open the keys of requests", source }
         };
         let count = Arc::new(AtomicUsize::new(0));
-        let shelves = Shelves::open(&path, bounds, Arc::clone(&count), belljar::audit::now_us());
+        let now_us = belljar::audit::now_us();
+        let shelves = Shelves::open(&path, bounds, Arc::clone(&count), now_us);
+        let shelves = shelves.and_then(|mut shelves| {
+            if !bodies {
+                shelves.let_all_answers_go()?;
+            }
+            Ok(shelves)
+        });
         let shelves = shelves.map_err(|error| wrong(said(&error)))?;
         let (jobs, waiting) = mpsc::channel(MOST_WAITING);
         let thread = std::thread::Builder::new().name("idempotency".to_owned());
@@ -139,7 +170,7 @@ impl Kept {
         })
     }
 
-    /// Says how it ended; what goes wrong leaves the claim as it is.
+    /// Says how it ended. Of what goes wrong the end is written later, without the answer.
     pub(super) async fn end(
         &self,
         tenant: &str,

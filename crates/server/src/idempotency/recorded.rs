@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use axum::response::Response;
+use belljar::Error;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
@@ -15,11 +16,24 @@ use hyper::{HeaderMap, StatusCode};
 use tokio::sync::watch;
 
 use super::kept::{Answer, AnswerHead};
+use crate::http::lines::Outbox;
 use crate::problem::Problem;
 use crate::wire::EVENT_STREAM;
 
 /// Kept of one answer. A longer one reaches its first reader whole, and nobody after.
 const MOST_BYTES: usize = 4 << 20;
+
+/// The codes of problems that are told before anything was begun, and may be gone at the next try.
+const NOT_BEGUN: [&str; 8] = [
+    "timeout",
+    "busy",
+    "rate_limited",
+    "budget_spent",
+    "quota",
+    "unavailable",
+    "draining",
+    "overloaded",
+];
 
 #[derive(Debug, Default)]
 struct State {
@@ -33,6 +47,17 @@ struct State {
     overflowed: bool,
     /// The piece that the first reader wants next; nothing once it is gone.
     reader: Option<usize>,
+}
+
+/// What is to be kept of something that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Came {
+    /// It was refused, and nothing was begun: the same request may be tried, not only asked for.
+    NotBegun,
+    /// The end of the server broke it off after it had begun.
+    BrokenOff,
+    /// All of the answer, or nothing of one that is too long or was cut off.
+    Answer(Option<Answer>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,20 +140,24 @@ impl Recorded {
     }
 
     /// Carries out the request and keeps its answer as it comes. Beyond what is kept the body goes at the pace of the
-    /// first reader. Before anybody hears the end, `keep` is given the answer, or nothing of one that is too long.
+    /// first reader. Before anybody hears the end, `keep` is given what came of it.
     pub(super) async fn record(
         &self,
         work: impl Future<Output = Response>,
-        keep: impl AsyncFnOnce(Option<Answer>, StatusCode),
+        keep: impl AsyncFnOnce(Came),
     ) {
         let guard = Guard(self);
         let mut response = work.await;
         let problem = response.extensions_mut().remove::<Arc<Problem>>();
+        let written = response.extensions_mut().remove::<Outbox>();
+        let kind = problem.as_ref().map(|problem| problem.kind.clone());
         let (parts, mut body) = response.into_parts();
-        let status = parts.status;
         self.change(|state| state.head = Some((parts.status, parts.headers, problem)));
         while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else { return };
+            let Ok(frame) = frame else {
+                // Nobody can be told all of it, but that it has ended is known.
+                return keep(Came::Answer(None)).await;
+            };
             let Ok(piece) = frame.into_data() else { continue };
             self.change(|state| state.push(piece));
             self.until(|state| {
@@ -138,8 +167,14 @@ impl Recorded {
             })
             .await;
         }
-        let whole = self.lock().answer();
-        keep(whole, status).await;
+        let is_broken_off = written.is_some_and(|outbox| outbox.is_broken_off());
+        let came = match kind.as_deref() {
+            Some(kind) if NOT_BEGUN.contains(&kind) => Came::NotBegun,
+            Some(kind) if kind == Error::Cancelled.kind() => Came::BrokenOff,
+            Some(_) | None if is_broken_off => Came::BrokenOff,
+            Some(_) | None => Came::Answer(self.lock().answer()),
+        };
+        keep(came).await;
         self.change(|state| state.end = Some(End::Whole));
         drop(guard);
     }
@@ -201,13 +236,25 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// The one for which the answer is made. Until it is dropped it is waited for, so it is there from the beginning
+    /// on: whoever leaves before there is a head drops it.
+    pub(super) fn first(answer: Arc<Recorded>) -> Self {
+        Self { answer, at: 0, is_first: true, skip_to: None, waiting: None }
+    }
+
+    /// One who comes again, and saw everything up to an event.
+    pub(super) fn later(answer: Arc<Recorded>, seen: Option<String>) -> Self {
+        Self { answer, at: 0, is_first: false, skip_to: seen, waiting: None }
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
     /// The answer, once it has a head.
-    pub(super) async fn response(
-        answer: Arc<Recorded>,
-        before: bool,
-        resume: Option<String>,
-    ) -> Result<Response, Problem> {
-        let head = answer.until(|state| match (&state.head, state.end) {
+    pub(super) async fn response(mut self) -> Result<Response, Problem> {
+        let before = !self.is_first;
+        let head = self.answer.until(|state| match (&state.head, state.end) {
             (Some(_), _) if before && state.overflowed => {
                 let detail =
                     format!("the answer had more than {MOST_BYTES} bytes and was not kept");
@@ -226,9 +273,8 @@ impl Reader {
         let is_events = headers
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes() == EVENT_STREAM.as_bytes());
-        let skip_to = resume.filter(|_| before && is_events);
-        let reader = Self { answer, at: 0, is_first: !before, skip_to, waiting: None };
-        let mut response = Response::new(Body::new(reader));
+        self.skip_to = self.skip_to.take().filter(|_| is_events);
+        let mut response = Response::new(Body::new(self));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         if let Some(problem) = problem {
@@ -328,108 +374,4 @@ impl hyper::body::Body for Reader {
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::response::IntoResponse;
-
-    use super::*;
-
-    #[test]
-    fn events_are_skipped_up_to_the_last_that_was_seen() {
-        let piece =
-            b"id: 1\nevent: a\ndata: \"id: 2\"\n\nid: 2\nevent: b\ndata: 2\n\nid: 3\ndata: 3\n\n";
-        let rest = |id: &str| {
-            after_event(piece, id).map(|at| String::from_utf8_lossy(&piece[at..]).into_owned())
-        };
-        assert_eq!(rest("2").unwrap(), "id: 3\ndata: 3\n\n");
-        assert_eq!(rest("3").unwrap(), "");
-        assert_eq!(rest("4"), None);
-    }
-
-    fn made(pieces: &[&'static str]) -> Response {
-        Response::new(Body::from(pieces.concat()))
-    }
-
-    async fn read(answer: &Arc<Recorded>, before: bool) -> Result<Bytes, Problem> {
-        let response = Reader::response(Arc::clone(answer), before, None).await?;
-        Ok(response.into_body().collect().await.unwrap().to_bytes())
-    }
-
-    #[tokio::test]
-    async fn an_answer_is_read_by_all_who_ask_also_while_it_is_made() {
-        let answer = Arc::new(Recorded::default());
-        let waiting = tokio::spawn({
-            let answer = Arc::clone(&answer);
-            async move { read(&answer, true).await.unwrap() }
-        });
-        let first = tokio::spawn({
-            let answer = Arc::clone(&answer);
-            async move { read(&answer, false).await.unwrap() }
-        });
-        let mut kept = None;
-        let keep = async |whole: Option<Answer>, _| kept = whole;
-        answer.record(async { made(&["one ", "two"]) }, keep).await;
-        assert_eq!(
-            (first.await.unwrap(), waiting.await.unwrap()),
-            ("one two".into(), "one two".into())
-        );
-        assert_eq!(read(&answer, true).await.unwrap(), "one two");
-        let again = Arc::new(Recorded::whole(kept.unwrap()));
-        assert_eq!(read(&again, true).await.unwrap(), "one two");
-    }
-
-    #[tokio::test]
-    async fn a_problem_is_not_told_before_it_is_kept() {
-        let answer = Arc::new(Recorded::default());
-        let mut told = Box::pin(read(&answer, false));
-        let keep = async |whole: Option<Answer>, _| {
-            assert!(whole.unwrap().head.problem.is_some());
-            let early = std::future::poll_fn(|context| Poll::Ready(told.as_mut().poll(context)));
-            assert!(early.await.is_pending());
-        };
-        let problem = Problem::coded("conflict", "x");
-        answer.record(async { problem.into_response() }, keep).await;
-        told.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn one_that_breaks_off_is_told_so() {
-        let answer = Arc::new(Recorded::default());
-        drop(Guard(&answer));
-        assert_eq!(&*read(&answer, true).await.unwrap_err().kind, "idempotency_lost");
-    }
-
-    #[tokio::test]
-    async fn a_long_answer_reaches_its_first_reader_whole_and_is_not_kept() {
-        let answer = Arc::new(Recorded::default());
-        let piece = Bytes::from(vec![7; MOST_BYTES / 2]);
-        let frames = vec![piece; 6];
-        let body = Body::new(Pieces(frames.into()));
-        let maker = tokio::spawn({
-            let answer = Arc::clone(&answer);
-            async move {
-                let keep = async |whole: Option<Answer>, _| assert_eq!(whole, None);
-                answer.record(async { Response::new(body) }, keep).await;
-            }
-        });
-        tokio::task::yield_now().await;
-        assert!(!maker.is_finished(), "it waits for its reader");
-        assert_eq!(read(&answer, false).await.unwrap().len(), MOST_BYTES * 3);
-        maker.await.unwrap();
-        assert!(answer.kept_bytes() <= MOST_BYTES);
-        assert_eq!(&*read(&answer, true).await.unwrap_err().kind, "idempotency_lost");
-    }
-
-    struct Pieces(VecDeque<Bytes>);
-
-    impl hyper::body::Body for Pieces {
-        type Data = Bytes;
-        type Error = std::convert::Infallible;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-            Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
-        }
-    }
-}
+mod tests;

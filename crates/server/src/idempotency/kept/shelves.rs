@@ -1,5 +1,7 @@
 //! The file itself, and what may be in it. Only the thread of [`super::Kept`] has it.
 
+mod room;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,16 +10,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
-use super::{Answer, Bounds, Claim, Ending, Found, Job, Told, said};
+use super::{Answer, Bounds, Claim, Ending, Found, Job, said};
 
 const SCHEMA_VERSION: i64 = 1;
 /// Marks the file as ours: "once".
 const APPLICATION_ID: i64 = 0x6f6e_6365;
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
-/// How often those that are too old are looked for.
-const TIDY_EVERY_US: u64 = 60_000_000;
-/// Keys that are let go at once to make room.
-const ROOM_STEP: u64 = 64;
 const PAGE_BYTES: u64 = 4096;
 /// Room for keys beside the answers.
 const KEY_PAGES: u64 = 65_536;
@@ -37,6 +35,13 @@ CREATE TABLE claims (
 CREATE UNIQUE INDEX claims_by_key ON claims (tenant, key);
 CREATE INDEX claims_by_age ON claims (tenant, since_us);
 CREATE TABLE answers (id INTEGER PRIMARY KEY, head TEXT NOT NULL, body BLOB NOT NULL) STRICT;
+";
+
+/// Those of older files too, which have no other layout without them: what makes room is found by them at once, however
+/// many keys there are.
+const INDICES: &str = "
+CREATE INDEX IF NOT EXISTS claims_with_answers ON claims (tenant, since_us) WHERE state = 1;
+CREATE INDEX IF NOT EXISTS claims_by_time ON claims (since_us);
 ";
 
 /// How far a claim came.
@@ -62,11 +67,15 @@ pub(super) struct Shelves {
     server: String,
     tidied_us: u64,
     count: Arc<AtomicUsize>,
+    /// How claims ended whose end could not be written; at most one for each claim.
+    owed: HashMap<(String, [u8; 32]), Owed>,
 }
 
-enum Reply {
-    Found(Told<Found>, Found),
-    Done(Told<()>),
+/// An end without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owed {
+    LetGo,
+    Forgotten,
 }
 
 impl Shelves {
@@ -95,83 +104,126 @@ impl Shelves {
         )?;
         begin(&mut connection)?;
         let server = crate::front::RequestId::new().0;
-        let (tallies, tidied_us) = (HashMap::new(), 0);
-        let mut shelves = Self { connection, bounds, tallies, server, tidied_us, count };
+        let (tallies, tidied_us, owed) = (HashMap::new(), 0, HashMap::new());
+        let mut shelves = Self { connection, bounds, tallies, server, tidied_us, count, owed };
         shelves.count_all()?;
         shelves.tidy(now_us)?;
+        shelves.tell_count();
         Ok(shelves)
     }
 
-    /// All of them in one transaction, and through to the disk if one of them is a claim; then each is told.
+    fn tell_count(&self) {
+        let keys = self.tallies.values().map(|one| one.keys).sum::<u64>();
+        self.count.store(usize::try_from(keys).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// All of them in one transaction, and through to the disk if one of them is a claim; then each is told. If one
+    /// fails, each has a transaction of its own: nobody fails by what others ask for.
     pub(super) fn carry_out(&mut self, together: Vec<Job>, now_us: u64) {
-        let claims = together.iter().any(|job| matches!(job, Job::Claim(..)));
-        match self.try_all(&together, claims, now_us) {
-            Ok(found) => {
-                for reply in together.into_iter().zip(found).map(paired) {
-                    // Whoever asked may be gone.
-                    match reply {
-                        Reply::Found(told, found) => drop(told.send(Ok(found))),
-                        Reply::Done(told) => drop(told.send(Ok(()))),
-                    }
-                }
+        // What cannot be written now is tried again with the next.
+        self.settle().ok();
+        match self.try_all(&together, now_us) {
+            Ok(found) => together.into_iter().zip(found).for_each(tell),
+            Err(error) if together.len() == 1 => {
+                together.into_iter().for_each(|job| self.refuse(job, &error));
             }
-            Err(error) => {
-                let why = said(&error);
-                // The numbers are those of a transaction that did not happen.
-                self.count_all().ok();
+            Err(_) => {
                 for job in together {
-                    match job {
-                        Job::Claim(_, told) => drop(told.send(Err(why.clone()))),
-                        Job::End { told, .. } => drop(told.send(Err(why.clone()))),
+                    match self.try_all(std::slice::from_ref(&job), now_us) {
+                        Ok(mut found) => tell((job, found.pop().flatten())),
+                        Err(error) => self.refuse(job, &error),
                     }
                 }
             }
         }
-        self.count.store(
-            usize::try_from(self.tallies.values().map(|one| one.keys).sum::<u64>()).unwrap_or(0),
-            Ordering::Relaxed,
-        );
+        self.tell_count();
     }
 
-    fn try_all(
-        &mut self,
-        together: &[Job],
-        durable: bool,
-        now_us: u64,
-    ) -> rusqlite::Result<Vec<Option<Found>>> {
-        let how = if durable { "FULL" } else { "NORMAL" };
+    /// Says why, and remembers what has to be written all the same.
+    fn refuse(&mut self, job: Job, error: &rusqlite::Error) {
+        let why = said(error);
+        // Whoever asked may be gone.
+        match job {
+            Job::Claim(_, told) => drop(told.send(Err(why))),
+            Job::End { tenant, key, ending, told } => {
+                let owed = match ending {
+                    Ending::Forgotten => Owed::Forgotten,
+                    Ending::LetGo | Ending::Answered(_) => Owed::LetGo,
+                };
+                self.owed.insert((tenant, key), owed);
+                drop(told.send(Err(why)));
+            }
+        }
+    }
+
+    /// Writes the ends that are owed.
+    fn settle(&mut self) -> rusqlite::Result<()> {
+        if self.owed.is_empty() {
+            return Ok(());
+        }
+        let owed: Vec<_> = self.owed.iter().map(|(of, how)| (of.clone(), *how)).collect();
+        self.within(|shelves| {
+            for ((tenant, key), how) in &owed {
+                let ending = match how {
+                    Owed::LetGo => Ending::LetGo,
+                    Owed::Forgotten => Ending::Forgotten,
+                };
+                shelves.end(tenant, key, &ending)?;
+            }
+            Ok(())
+        })?;
+        self.owed.clear();
+        Ok(())
+    }
+
+    fn try_all(&mut self, together: &[Job], now_us: u64) -> rusqlite::Result<Vec<Option<Found>>> {
+        let is_durable = together.iter().any(|job| matches!(job, Job::Claim(..)));
+        let how = if is_durable { "FULL" } else { "NORMAL" };
         self.connection.pragma_update(None, "synchronous", how)?;
         self.tidy(now_us)?;
+        self.within(|shelves| {
+            let act = |job: &Job| match job {
+                Job::Claim(claim, _) => shelves.claim(claim, now_us).map(Some),
+                Job::End { tenant, key, ending, .. } => {
+                    shelves.end(tenant, key, ending).map(|()| None)
+                }
+            };
+            together.iter().map(act).collect()
+        })
+    }
+
+    /// Acts in one transaction; what fails has changed nothing, the numbers neither.
+    fn within<T>(
+        &mut self,
+        act: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let tallies = self.tallies.clone();
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
-        let mut act = || -> rusqlite::Result<Vec<Option<Found>>> {
-            let mut all = Vec::with_capacity(together.len());
-            for job in together {
-                all.push(match job {
-                    Job::Claim(claim, _) => Some(self.claim(claim, now_us)?),
-                    Job::End { tenant, key, ending, .. } => {
-                        self.end(tenant, key, ending)?;
-                        None
-                    }
-                });
-            }
-            Ok(all)
-        };
-        let done = act().and_then(|all| {
+        let done = act(self).and_then(|done| {
             self.connection.execute_batch("COMMIT")?;
-            Ok(all)
+            Ok(done)
         });
-        if done.is_err() && !self.connection.is_autocommit() {
-            // What cannot even be taken back is taken back by whoever opens the file next.
-            self.connection.execute_batch("ROLLBACK").ok();
+        if done.is_err() {
+            self.tallies = tallies;
+            if !self.connection.is_autocommit() {
+                // What cannot even be taken back is taken back by whoever opens the file next.
+                self.connection.execute_batch("ROLLBACK").ok();
+            }
         }
         done
     }
 
     fn claim(&mut self, claim: &Claim, now_us: u64) -> rusqlite::Result<Found> {
+        if !self.owed.is_empty() && self.owed.contains_key(&(claim.tenant.clone(), claim.key)) {
+            let what = "the end of what came before with this key is not written yet";
+            return Err(rusqlite::Error::ToSqlConversionFailure(what.into()));
+        }
         if let Some(found) = self.look(claim, now_us)? {
             return Ok(found);
         }
-        self.make_room(&claim.tenant)?;
+        if !self.make_room(&claim.tenant)? {
+            return Ok(Found::Full);
+        }
         let text = "INSERT INTO claims (tenant, key, request, since_us, request_id, server, state, bytes) \
                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)";
         self.connection.prepare_cached(text)?.execute(params![
@@ -261,73 +313,6 @@ impl Shelves {
         self.connection.prepare_cached(text)?.execute(params![id, state, bytes]).map(drop)
     }
 
-    /// The oldest answers go when there are too many bytes of them, of one tenant or of all. Their keys stay: what was
-    /// done is not done again.
-    fn let_answers_go(&mut self, tenant: &str) -> rusqlite::Result<()> {
-        while self.tally(tenant).bytes > self.bounds.bytes {
-            let of_tenant = "SELECT id, tenant, bytes FROM claims WHERE tenant = ?1 AND state = 1 \
-                             ORDER BY since_us LIMIT 1";
-            if !self.let_one_go(of_tenant, params![tenant])? {
-                break;
-            }
-        }
-        while self.tallies.values().map(|one| one.bytes).sum::<u64>() > self.bounds.total_bytes {
-            // Whoever has most gives: nobody loses answers by what others send.
-            let most = self.tallies.iter().max_by_key(|(_, one)| one.bytes);
-            let Some(most) = most.map(|(name, _)| name.clone()) else { break };
-            let of_most = "SELECT id, tenant, bytes FROM claims WHERE tenant = ?1 AND state = 1 \
-                           ORDER BY since_us LIMIT 1";
-            if !self.let_one_go(of_most, params![most])? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn let_one_go(&mut self, which: &str, with: &[&dyn rusqlite::ToSql]) -> rusqlite::Result<bool> {
-        let read = |row: &rusqlite::Row<'_>| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, u64>(2)?))
-        };
-        let found = self.connection.prepare_cached(which)?.query_row(with, read).optional()?;
-        let Some((id, tenant, bytes)) = found else { return Ok(false) };
-        self.connection.prepare_cached("DELETE FROM answers WHERE id = ?1")?.execute([id])?;
-        self.set(id, LET_GO, 0)?;
-        let tally = self.tallies.entry(tenant).or_default();
-        tally.bytes = tally.bytes.saturating_sub(bytes);
-        Ok(true)
-    }
-
-    /// The oldest keys of a tenant that has too many go, except those whose work goes on.
-    fn make_room(&mut self, tenant: &str) -> rusqlite::Result<()> {
-        if self.tally(tenant).keys < self.bounds.keys {
-            return Ok(());
-        }
-        let text = "SELECT id FROM claims WHERE tenant = ?1 AND NOT (state = ?2 AND server = ?3) \
-                    ORDER BY since_us LIMIT ?4";
-        let step = ROOM_STEP.min(self.bounds.keys.max(1));
-        let ids: Vec<i64> = {
-            let mut query = self.connection.prepare_cached(text)?;
-            let rows =
-                query.query_map(params![tenant, BEGUN, self.server, step], |row| row.get(0))?;
-            rows.collect::<rusqlite::Result<_>>()?
-        };
-        for id in ids {
-            self.remove(tenant, id)?;
-        }
-        Ok(())
-    }
-
-    fn remove(&mut self, tenant: &str, id: i64) -> rusqlite::Result<()> {
-        let text = "DELETE FROM claims WHERE id = ?1 RETURNING bytes";
-        let bytes: Option<u64> =
-            self.connection.prepare_cached(text)?.query_row([id], |row| row.get(0)).optional()?;
-        self.connection.prepare_cached("DELETE FROM answers WHERE id = ?1")?.execute([id])?;
-        let tally = self.tallies.entry(tenant.to_owned()).or_default();
-        tally.keys = tally.keys.saturating_sub(u64::from(bytes.is_some()));
-        tally.bytes = tally.bytes.saturating_sub(bytes.unwrap_or(0));
-        Ok(())
-    }
-
     fn tally(&self, tenant: &str) -> Tally {
         self.tallies.get(tenant).copied().unwrap_or_default()
     }
@@ -336,23 +321,6 @@ impl Shelves {
     fn is_old(&self, since_us: u64, now_us: u64) -> bool {
         let age = u64::try_from(self.bounds.age.as_micros()).unwrap_or(u64::MAX);
         now_us.saturating_sub(since_us) >= age
-    }
-
-    /// Lets go of what is too old, now and then.
-    fn tidy(&mut self, now_us: u64) -> rusqlite::Result<()> {
-        if self.tidied_us != 0 && now_us.saturating_sub(self.tidied_us) < TIDY_EVERY_US {
-            return Ok(());
-        }
-        self.tidied_us = now_us.max(1);
-        let age = u64::try_from(self.bounds.age.as_micros()).unwrap_or(u64::MAX);
-        let before = now_us.saturating_sub(age);
-        let transaction =
-            self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let text = "DELETE FROM answers WHERE id IN (SELECT id FROM claims WHERE since_us <= ?1)";
-        transaction.execute(text, [before])?;
-        let gone = transaction.execute("DELETE FROM claims WHERE since_us <= ?1", [before])?;
-        transaction.commit()?;
-        if gone > 0 { self.count_all() } else { Ok(()) }
     }
 
     fn count_all(&mut self) -> rusqlite::Result<()> {
@@ -366,11 +334,12 @@ impl Shelves {
     }
 }
 
-fn paired((job, found): (Job, Option<Found>)) -> Reply {
+/// Whoever asked may be gone.
+fn tell((job, found): (Job, Option<Found>)) {
     match job {
         // A claim always finds something; what would be missing is taken for what must not be repeated.
-        Job::Claim(_, told) => Reply::Found(told, found.unwrap_or(Found::LetGo)),
-        Job::End { told, .. } => Reply::Done(told),
+        Job::Claim(_, told) => drop(told.send(Ok(found.unwrap_or(Found::LetGo)))),
+        Job::End { told, .. } => drop(told.send(Ok(()))),
     }
 }
 
@@ -392,6 +361,7 @@ fn begin(connection: &mut Connection) -> rusqlite::Result<()> {
             return Err(rusqlite::Error::ToSqlConversionFailure(what.into()));
         }
     }
+    transaction.execute_batch(INDICES)?;
     transaction.commit()
 }
 

@@ -21,6 +21,17 @@ impl Place {
         self.0.join("idempotency.db")
     }
 
+    /// The files as they are now, elsewhere.
+    fn crashed(&self) -> Self {
+        let copy = Self::new();
+        for name in ["idempotency.db", "idempotency.db-wal"] {
+            std::fs::copy(self.0.join(name), copy.0.join(name)).unwrap();
+        }
+        let log = std::fs::metadata(copy.0.join("idempotency.db-wal")).unwrap();
+        assert!(log.len() > 0, "what was written last is in the log alone");
+        copy
+    }
+
     fn open(&self, bounds: Bounds, now_us: u64) -> Shelves {
         Shelves::open(&self.file(), bounds, Arc::default(), now_us).unwrap()
     }
@@ -65,6 +76,7 @@ fn what_was_claimed_is_told_after_a_crash_and_what_was_answered_is_answered_agai
     assert_eq!(ask(&mut shelves, lost.clone(), NOW), Ok(Found::Claimed));
     end(&mut shelves, &done, Ending::Answered(answer("made"))).unwrap();
     // As a crash leaves it: nothing is closed, and the log was never brought into the file.
+    let place = place.crashed();
     drop(shelves);
     let mut shelves = place.open(Bounds::default(), NOW + 1);
     let again = ask(&mut shelves, done.clone(), NOW + 2);
@@ -155,6 +167,99 @@ fn keys_are_bounded_and_what_goes_on_stays() {
 }
 
 #[test]
+fn where_all_go_on_there_is_no_room() {
+    let place = Place::new();
+    let mut shelves = place.open(Bounds { keys: 4, ..Bounds::default() }, NOW);
+    for number in 1..=4 {
+        assert_eq!(ask(&mut shelves, claim("t", number, 1), NOW), Ok(Found::Claimed));
+    }
+    assert_eq!(ask(&mut shelves, claim("t", 5, 1), NOW), Ok(Found::Full));
+    assert_eq!(ask(&mut shelves, claim("u", 5, 1), NOW), Ok(Found::Claimed), "another tenant");
+    assert_eq!(shelves.tally("t").keys, 4, "nothing was claimed");
+    end(&mut shelves, &claim("t", 2, 1), Ending::LetGo).unwrap();
+    assert_eq!(ask(&mut shelves, claim("t", 5, 1), NOW), Ok(Found::Claimed));
+    assert!(matches!(ask(&mut shelves, claim("t", 1, 1), NOW), Ok(Found::Unknown { .. })));
+}
+
+/// Refuses what is written of one tenant, as a damaged page would.
+fn refuse_all_of(shelves: &Shelves, tenant: &str) {
+    let text = format!(
+        "CREATE TEMP TRIGGER refuses_insert BEFORE INSERT ON claims WHEN NEW.tenant = '{tenant}' \
+         BEGIN SELECT RAISE(ABORT, 'refused'); END; \
+         CREATE TEMP TRIGGER refuses_delete BEFORE DELETE ON claims WHEN OLD.tenant = '{tenant}' \
+         BEGIN SELECT RAISE(ABORT, 'refused'); END; \
+         CREATE TEMP TRIGGER refuses_update BEFORE UPDATE ON claims WHEN OLD.tenant = '{tenant}' \
+         BEGIN SELECT RAISE(ABORT, 'refused'); END;"
+    );
+    shelves.connection.execute_batch(&text).unwrap();
+}
+
+#[test]
+fn one_that_fails_costs_no_other_its_claim() {
+    let place = Place::new();
+    let mut shelves = place.open(Bounds::default(), NOW);
+    refuse_all_of(&shelves, "bad");
+    let (jobs, heard): (Vec<_>, Vec<_>) = ["t", "bad", "u"]
+        .map(|tenant| {
+            let (told, heard) = oneshot::channel();
+            (Job::Claim(claim(tenant, 1, 1), told), heard)
+        })
+        .into_iter()
+        .unzip();
+    shelves.carry_out(jobs, NOW);
+    let told: Vec<_> = heard.into_iter().map(|mut one| one.try_recv().unwrap()).collect();
+    assert_eq!((&told[0], &told[2]), (&Ok(Found::Claimed), &Ok(Found::Claimed)));
+    assert!(told[1].as_ref().is_err_and(|why| why.contains("refused")), "{told:?}");
+    let before = shelves.tallies.clone();
+    shelves.count_all().unwrap();
+    assert_eq!(shelves.tallies, before, "counted as it is");
+}
+
+#[test]
+fn ends_that_could_not_be_written_are_written_later() {
+    let place = Place::new();
+    let mut shelves = place.open(Bounds::default(), NOW);
+    let (done, refused) = (claim("bad", 1, 1), claim("bad", 2, 1));
+    for one in [&done, &refused] {
+        assert_eq!(ask(&mut shelves, one.clone(), NOW), Ok(Found::Claimed));
+    }
+    refuse_all_of(&shelves, "bad");
+    end(&mut shelves, &done, Ending::Answered(answer("made"))).unwrap_err();
+    end(&mut shelves, &refused, Ending::Forgotten).unwrap_err();
+    let told = ask(&mut shelves, refused.clone(), NOW).unwrap_err();
+    assert!(told.contains("not written yet"), "{told}");
+    assert_eq!(ask(&mut shelves, claim("t", 1, 1), NOW), Ok(Found::Claimed), "others go on");
+    let drop_all = ["insert", "delete", "update"].map(|one| format!("DROP TRIGGER refuses_{one};"));
+    shelves.connection.execute_batch(&drop_all.concat()).unwrap();
+    assert_eq!(ask(&mut shelves, refused, NOW), Ok(Found::Claimed), "it was never begun");
+    assert_eq!(
+        ask(&mut shelves, done, NOW),
+        Ok(Found::LetGo),
+        "it was, and its answer is not here"
+    );
+    assert!(shelves.owed.is_empty());
+}
+
+#[test]
+fn what_makes_room_is_found_by_an_index() {
+    let place = Place::new();
+    let shelves = place.open(Bounds::default(), NOW);
+    for (query, index) in [
+        (
+            "SELECT id FROM claims WHERE tenant = 't' AND state = 1 ORDER BY since_us LIMIT 1",
+            "claims_with_answers",
+        ),
+        ("DELETE FROM claims WHERE since_us <= 5", "claims_by_time"),
+    ] {
+        let mut plan = shelves.connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+        let rows = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
+        let text: Vec<String> = rows.map(Result::unwrap).collect();
+        assert!(text.iter().any(|line| line.contains(index)), "{query}: {text:?}");
+        assert!(!text.iter().any(|line| line.contains("TEMP B-TREE")), "{query}: {text:?}");
+    }
+}
+
+#[test]
 fn a_full_disk_claims_nothing() {
     let place = Place::new();
     let mut shelves = place.open(Bounds::default(), NOW);
@@ -178,21 +283,26 @@ fn a_full_disk_claims_nothing() {
     assert_eq!(most, u64::from(number) - 1, "what failed is not counted");
     shelves.connection.pragma_update(None, "max_page_count", pages + 100).unwrap();
     assert_eq!(ask(&mut shelves, claim("t", number, 1), NOW), Ok(Found::Claimed));
-    assert!(matches!(ask(&mut shelves, first, NOW), Ok(Found::Unknown { .. })), "as it was");
+    assert_eq!(ask(&mut shelves, first, NOW), Ok(Found::LetGo), "its end needed no room");
 }
 
 #[test]
 fn the_file_holds_neither_key_nor_request() {
     let place = Place::new();
     let mut shelves = place.open(Bounds::default(), NOW);
-    let one = claim("t", 1, 1);
+    let asked: [&[u8]; 2] = [b"/v1/runs", b"a request in clear"];
+    let one = Claim::new("t", "a key in clear", &asked, "req_in_clear");
     assert_eq!(ask(&mut shelves, one.clone(), NOW), Ok(Found::Claimed));
-    end(&mut shelves, &one, Ending::Answered(answer("an answer that is let go"))).unwrap();
-    shelves.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let log = place.file().with_extension("db-wal");
     let holds = |text: &str| {
-        let bytes = std::fs::read(place.file()).unwrap();
+        let bytes = [place.file(), log.clone()].map(|file| std::fs::read(file).unwrap()).concat();
         bytes.windows(text.len()).any(|part| part == text.as_bytes())
     };
+    assert!(holds("req_in_clear"), "what is in clear would be found");
+    end(&mut shelves, &one, Ending::Answered(answer("an answer that is let go"))).unwrap();
+    for kept in ["a key in clear", "a request in clear", "/v1/runs"] {
+        assert!(!holds(kept), "{kept}");
+    }
     assert!(holds("an answer that is let go"), "while it is kept");
     shelves.tidied_us = 0;
     shelves.tidy(NOW + 25 * HOUR_US).unwrap();
