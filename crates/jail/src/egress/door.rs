@@ -252,10 +252,10 @@ impl Door {
         self.maker = None;
         for _ in 0..MAX_AT_ONCE {
             match self.receive() {
-                Ok(Some(Told::Ready)) => self.welcome(),
-                Ok(Some(one)) => told.push(self.take(one)),
+                Ok(Some(Told::Ready)) if self.welcome() => {}
+                Ok(Some(one)) if one != Told::Ready => told.push(self.take(one)),
                 Err(Errno::AGAIN) => break,
-                Ok(None) | Err(_) => {
+                Ok(_) | Err(_) => {
                     told.push(self.restart());
                     break;
                 }
@@ -265,13 +265,9 @@ impl Door {
     }
 
     /// One that was started again is locked down, as it says. Until it was found to be, it has nothing to accept from.
-    fn welcome(&mut self) {
+    fn welcome(&mut self) -> bool {
         let serves = self.process.as_ref().is_some_and(|process| process.serves);
-        if serves || self.check(true).verified && self.let_serve().is_ok() {
-            return;
-        }
-        self.process = None;
-        self.listeners.clear();
+        serves || self.check(true).verified && self.let_serve().is_ok()
     }
 
     /// One message; `None` when there will be no more. What cannot be understood is as good as a crash.
@@ -334,8 +330,9 @@ impl Door {
             }
         }
         self.restarts += 1;
-        if self.restarts <= MAX_RESTARTS {
+        while self.process.is_none() && self.restarts <= MAX_RESTARTS {
             self.process = Process::start(&self.plan).ok();
+            self.restarts += u32::from(self.process.is_none());
         }
         if self.process.is_none() {
             self.listeners.clear(); // refused at once, rather than never answered
