@@ -260,6 +260,8 @@ impl Reader {
                     format!("the answer had more than {MOST_BYTES} bytes and was not kept");
                 Some(Err(Problem::coded("idempotency_lost", detail)))
             }
+            // The front tells a problem by its head alone, so that its head is its end.
+            (Some((_, _, Some(_))), None) => None,
             (Some(head), _) => Some(Ok(head.clone())),
             (None, Some(_)) => {
                 let detail = "what was asked for with this key broke off without an answer";
