@@ -147,15 +147,19 @@ fn keys_of_one_tenant_are_not_those_of_another() {
 
 #[test]
 fn who_leaves_before_a_long_answer_begins_holds_nothing() {
-    let server = Server::with(&["--max-runs", "1", "--max-queue", "0"]);
+    let server = Server::with(&["--max-runs", "1", "--max-queue", "1"]);
+    let mut occupied = server.unix();
+    occupied.send("/v1/runs", &[LINES], &bash("echo up; sleep 60"));
+    occupied.head();
+    occupied.chunk().expect("it runs");
     // More than is kept of an answer, so that it would wait for who asked first.
-    let mut request = bash("sleep 1; head -c 6000000 /dev/zero | tr '\\0' x");
-    request["limits"] = json!({ "output_bytes": 8 << 20 });
+    let request = bash("head -c 6000000 /dev/zero | tr '\\0' x");
     let mut leaves = server.unix();
-    leaves.send("/v1/runs", &[("Idempotency-Key", "long")], &request);
-    wait_until("it runs", || !server.children().is_empty());
-    drop(leaves);
-    wait_until("its place is free", || server.run(&bash("echo in")).status == 200);
-    let told = post(&server, "long", "/v1/runs", &[], &request);
+    leaves.send("/v1/runs", &[("Idempotency-Key", "long"), LINES], &request);
+    let places = || server.gauge("belljar_queue_places");
+    wait_until("it waits for its turn", || places() == 2);
+    drop((leaves, occupied));
+    wait_until("it has ended without its client", || places() == 0);
+    let told = post(&server, "long", "/v1/runs", &[LINES], &request);
     assert_eq!((told.status, &told.json()["code"]), (409, &json!("idempotency_lost")), "{told:?}");
 }

@@ -99,13 +99,6 @@ fn what_was_under_way_at_kill_9_is_told_and_not_done_again() {
     assert_eq!(run_as(&server, &key, "k2", &bash("echo new")).json()["stdout"], "new\n");
 }
 
-/// What the queue tells of itself.
-fn queued(server: &Server, name: &str) -> usize {
-    let text = server.unix().get("/metrics", &[]).text();
-    let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    found.expect("a number")
-}
-
 #[test]
 fn what_a_stop_broke_off_is_told_and_what_it_kept_from_beginning_is_done() {
     let options = ["--drain", "200ms", "--max-runs", "5", "--max-queue", "8"];
@@ -133,7 +126,7 @@ fn what_a_stop_broke_off_is_told_and_what_it_kept_from_beginning_is_done() {
     wait_until("all of them run", || recorded(&server).len() == all.len());
     let mut waits = server.unix();
     waits.send("/v1/runs", &[("Idempotency-Key", "waits")], &bash("echo in turn"));
-    wait_until("one more waits", || queued(&server, "belljar_queue_places ") == all.len() + 1);
+    wait_until("one more waits", || server.gauge("belljar_queue_places") == all.len() + 1);
     server.signal(Signal::TERM);
     for (number, connection) in begun.iter_mut().enumerate() {
         let told = connection.answer();
@@ -174,9 +167,8 @@ fn answers_of_before_are_let_go_where_bodies_may_not_be() {
     let server = Server::start();
     let request = bash("echo a-word-of-$((6 * 7))-before");
     assert_eq!(post(&server, "k", "/v1/runs", &request).json()["stdout"], "a-word-of-42-before\n");
-    let metric = "belljar_idempotency_keys ";
     let server = again(server, Signal::KILL, &["--audit-digests"]);
-    assert_eq!(queued(&server, metric), 1, "counted before anybody asks");
+    assert_eq!(server.gauge("belljar_idempotency_keys"), 1, "counted before anybody asks");
     for name in ["idempotency.db", "idempotency.db-wal"] {
         let bytes = std::fs::read(server.path().join("state").join(name)).unwrap_or_default();
         assert!(!String::from_utf8_lossy(&bytes).contains("a-word-of-42-before"), "{name}");

@@ -85,6 +85,14 @@ impl Server {
         self.unix().post("/v1/runs", &[], request)
     }
 
+    /// One of the numbers that it tells of itself.
+    pub(crate) fn gauge(&self, name: &str) -> usize {
+        let text = self.unix().get("/metrics", &[]).text();
+        let mut found =
+            text.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        found.next().expect("a number")
+    }
+
     /// Waits for its end. What it left in its directory can be looked at afterwards.
     pub(crate) fn wait(self) -> (Ended, TempDir) {
         self.server.wait()
