@@ -45,8 +45,8 @@ impl Ended {
 
     /// Other values, for the next request.
     pub(crate) fn change(&self, secrets: Vec<Sealed>) {
-        if let Some(last) = secrets.into_iter().next_back() {
-            self.swap.replace(Swap::new(last.bindings, &last.decoys));
+        for one in secrets {
+            self.swap.renew(one.bindings, one.decoys);
         }
     }
 
@@ -103,7 +103,11 @@ fn leak(swap: &Swap, stray: Stray, host: &str) -> Leak {
     match stray {
         Stray::Token(place) => {
             let detail = swap.bindings().get(place).map_or_else(String::new, |one| {
-                let but = if one.is_for(host) { " (not in a header inside TLS)" } else { "" };
+                let but = if one.is_for(host) {
+                    " (only in a header that authorizes, inside TLS)"
+                } else {
+                    ""
+                };
                 format!("{}{but}", one.name)
             });
             Leak { why: Why::Placeholder, detail }
@@ -167,6 +171,8 @@ impl Judge for Clerk<'_> {
             Trouble::Host(said) => Refusal::new(Why::Host, said),
             Trouble::Framing(what) => Refusal::new(Why::Framing, what),
             Trouble::Refused(what) => Refusal::new(self.why.unwrap_or(Why::Method), what),
+            Trouble::Answer(what) => Refusal::new(Why::Encoded, what),
+            Trouble::Encoded(what) => Refusal::new(Why::Encoded, what),
             Trouble::Unverified(what) => Refusal::new(Why::Certificate, what),
             Trouble::NotHttp1 => Refusal::new(Why::Http2, ""),
             Trouble::Distrusted(what) => Refusal::new(Why::Distrusted, what),
