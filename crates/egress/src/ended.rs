@@ -55,6 +55,12 @@ impl Ended {
         self.speaks.is_some() && self.swap.now().concerns(host)
     }
 
+    /// What a short text that is about to leave holds and may not.
+    pub(crate) fn leak_in(&self, bytes: &[u8]) -> Option<Leak> {
+        let swap = self.swap.now();
+        swap.check(bytes).err().map(|stray| leak(&swap, stray, ""))
+    }
+
     /// Somebody to look at what leaves in the open, if there is anything to look for.
     pub(crate) fn watch(&self, host: &str) -> Option<Watch> {
         let (swap, host) = (self.swap.now(), host.to_owned());
