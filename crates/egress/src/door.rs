@@ -103,6 +103,10 @@ impl Refusal {
             Some(Why::Http2) => format!(
                 "{target} speaks no HTTP/1.1, which secrets are put into: exempt it, and it gets none"
             ),
+            Some(Why::Encoded) => format!(
+                "the answer of {target} cannot be looked into for secrets ({}): exempt it, and it gets none",
+                self.detail
+            ),
             Some(Why::Protocol | Why::Sni | Why::Tightened | Why::Distrusted | Why::Crashed)
             | None => {
                 format!("{target}:{port} is not allowed: {}", self.detail)

@@ -45,14 +45,20 @@ impl Ended {
 
     /// Other values, for the next request.
     pub(crate) fn change(&self, secrets: Vec<Sealed>) {
-        if let Some(last) = secrets.into_iter().next_back() {
-            self.swap.replace(Swap::new(last.bindings, &last.decoys));
+        for one in secrets {
+            self.swap.renew(one.bindings, one.decoys);
         }
     }
 
     /// Whether TLS with this host ends here.
     pub(crate) fn concerns(&self, host: &str) -> bool {
         self.speaks.is_some() && self.swap.now().concerns(host)
+    }
+
+    /// What a short text that is about to leave holds and may not.
+    pub(crate) fn leak_in(&self, bytes: &[u8]) -> Option<Leak> {
+        let swap = self.swap.now();
+        swap.check(bytes).err().map(|stray| leak(&swap, stray, ""))
     }
 
     /// Somebody to look at what leaves in the open, if there is anything to look for.
@@ -103,7 +109,11 @@ fn leak(swap: &Swap, stray: Stray, host: &str) -> Leak {
     match stray {
         Stray::Token(place) => {
             let detail = swap.bindings().get(place).map_or_else(String::new, |one| {
-                let but = if one.is_for(host) { " (not in a header inside TLS)" } else { "" };
+                let but = if one.is_for(host) {
+                    " (only in a header that authorizes, inside TLS)"
+                } else {
+                    ""
+                };
                 format!("{}{but}", one.name)
             });
             Leak { why: Why::Placeholder, detail }
@@ -167,6 +177,8 @@ impl Judge for Clerk<'_> {
             Trouble::Host(said) => Refusal::new(Why::Host, said),
             Trouble::Framing(what) => Refusal::new(Why::Framing, what),
             Trouble::Refused(what) => Refusal::new(self.why.unwrap_or(Why::Method), what),
+            Trouble::Answer(what) => Refusal::new(Why::Encoded, what),
+            Trouble::Encoded(what) => Refusal::new(Why::Encoded, what),
             Trouble::Unverified(what) => Refusal::new(Why::Certificate, what),
             Trouble::NotHttp1 => Refusal::new(Why::Http2, ""),
             Trouble::Distrusted(what) => Refusal::new(Why::Distrusted, what),

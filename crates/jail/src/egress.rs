@@ -261,6 +261,8 @@ pub enum Why {
     Certificate,
     /// The real host speaks no HTTP/1.1, where the egress process looks inside.
     Http2,
+    /// The real host's answer is compressed, though it was asked not to be: nobody could look into it.
+    Encoded,
     /// The program does not believe the sandbox's own authority.
     Distrusted,
     /// The egress process itself crashed.

@@ -30,6 +30,8 @@ pub struct Patterns {
     spellings: Vec<Spelling>,
     /// Which spellings may begin with a byte.
     begins: Vec<Vec<u32>>,
+    /// So many of the last bytes are held back whatever they are, for values of which no piece may be told from other text.
+    tail: usize,
 }
 
 impl fmt::Debug for Patterns {
@@ -48,6 +50,9 @@ struct Spelling {
     /// The letter before and after them has some bits of the value too.
     before: bool,
     after: bool,
+    /// Hidden as a whole or not at all. Whoever does not know a value, and sees which of its guesses at a beginning are
+    /// treated differently, finds it letter by letter.
+    whole_only: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,6 +88,10 @@ impl Patterns {
             return None;
         }
         if let Some(known) = self.values.iter().position(|one| one == value) {
+            // Whoever has it need not guess.
+            for spelling in self.spellings.iter_mut().filter(|one| one.value == known) {
+                spelling.whole_only = false;
+            }
             return Some(known);
         }
         self.begins.resize(256, Vec::new());
@@ -98,6 +107,28 @@ impl Patterns {
             self.spellings.push(spelling);
         }
         Some(place)
+    }
+
+    /// One more that programs do not have, and must not learn by what becomes of their guesses: it is hidden where all of
+    /// it stands, and no piece of it is treated in a way of its own.
+    pub fn add_outside(&mut self, value: &str) -> Option<usize> {
+        let is_new = !self.values.iter().any(|one| one == value);
+        let place = self.add(value)?;
+        if is_new {
+            for spelling in self.spellings.iter_mut().filter(|one| one.value == place) {
+                spelling.whole_only = true;
+            }
+            // As a text it is longest: six bytes a letter are more than base64 has, and as many as a dump in hexadecimal.
+            let longest =
+                self.spellings.iter().filter(|one| one.whole_only).map(Spelling::most_bytes);
+            self.tail = longest.max().unwrap_or(0);
+        }
+        Some(place)
+    }
+
+    /// So many bytes are held back at the end of a stream that goes on.
+    pub fn tail(&self) -> usize {
+        self.tail
     }
 
     pub fn is_empty(&self) -> bool {
@@ -199,7 +230,14 @@ impl Spelling {
         let bytes = secret.as_bytes();
         let text = secret.chars().map(|letter| Unit::Letter(spelled(letter))).collect();
         let hex = bytes.iter().flat_map(|byte| [Unit::Four(byte >> 4), Unit::Four(byte & 15)]);
-        let plain = |kind, units| Self { value, kind, units, before: false, after: false };
+        let plain = |kind, units| Self {
+            value,
+            kind,
+            units,
+            before: false,
+            after: false,
+            whole_only: false,
+        };
         let mut all = vec![plain(Kind::Text, text), plain(Kind::Hex, hex.collect())];
         all.extend((0..3).map(|offset| Self::base64(value, bytes, offset)));
         all
@@ -223,7 +261,19 @@ impl Spelling {
             units: (begin.div_ceil(6)..end / 6).map(six).collect(),
             before: begin % 6 != 0,
             after: end % 6 != 0,
+            whole_only: false,
         }
+    }
+
+    /// How long it may be, without what stands between its letters.
+    fn most_bytes(&self) -> usize {
+        let longest = |unit: &Unit| match unit {
+            Unit::Letter(forms) => {
+                forms.iter().map(|form| usize::from(form.len)).max().unwrap_or(1)
+            }
+            Unit::Six(_) | Unit::Four(_) => 1,
+        };
+        self.units.iter().map(longest).sum()
     }
 
     fn may_begin_with(&self, byte: u8) -> bool {

@@ -19,7 +19,7 @@ use crate::plan::{Delivery, Own, Placed, Plan};
 pub const MAX_PLACED: usize = fd::MAX_FDS - 6; // fewer descriptors come with a delivery: a letter, a process's two
 
 /// The largest plan: a filter, some binds and the environment come nowhere near.
-const MAX_PLAN_BYTES: usize = 4 << 20;
+pub const MAX_PLAN_BYTES: usize = 4 << 20;
 
 /// The longest letter that goes in the message itself.
 const MAX_SHORT_BYTES: usize = 4 << 10;

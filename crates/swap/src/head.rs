@@ -4,17 +4,40 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::carry::{Peer, Trouble};
-use crate::swap::{Binding, Swap};
+use crate::swap::Swap;
+
+/// Headers by which hosts are shown who asks. In others a value could be put where a host keeps it for everybody to read:
+/// the metadata of an object, the name of a client.
+const AUTHORIZING: [&str; 16] = [
+    "authorization",
+    "proxy-authorization",
+    "x-api-key",
+    "api-key",
+    "apikey",
+    "x-apikey",
+    "x-api-token",
+    "x-auth-key",
+    "x-auth-token",
+    "x-access-token",
+    "private-token",
+    "job-token",
+    "x-goog-api-key",
+    "x-vault-token",
+    "dd-api-key",
+    "x-subscription-token",
+];
 
 /// The longest head, and the most headers.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
-const MAX_HEADERS: usize = 256;
+pub(crate) const MAX_HEADERS: usize = 256;
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     Length(u64),
     Chunked,
+    /// Of answers alone.
+    UntilClosed,
 }
 
 /// A head on its way out.
@@ -25,6 +48,8 @@ pub(crate) struct Head {
     /// As the server gets them, but for what says how long the body is.
     lines: Vec<String>,
     pub body: Body,
+    /// It waits to be told to go on before it sends the body. We tell it; the host is not asked.
+    pub waits: bool,
     /// Where it ended in what was read.
     pub length: usize,
 }
@@ -55,6 +80,11 @@ impl Head {
             return Err(Trouble::Framing("too many headers"));
         }
         check_host(&headers, peer)?;
+        if ["TRACE", "TRACK"].iter().any(|known| is(method, known)) {
+            // The answer to it is the request, with all that it holds.
+            let path = target.split('?').next().unwrap_or_default();
+            return Err(Trouble::Refused(format!("{method} {path}")));
+        }
         if headers.iter().any(|(name, _)| is(name, "upgrade")) {
             return Err(Trouble::Framing("an upgrade to what cannot be looked at"));
         }
@@ -63,7 +93,14 @@ impl Head {
         let mut out = Vec::new();
         for (name, value) in &headers {
             // What comes back compressed could not be looked at.
-            let drops = ["accept-encoding", "content-length", "transfer-encoding", "te", "trailer"];
+            let drops = [
+                "accept-encoding",
+                "content-length",
+                "expect",
+                "transfer-encoding",
+                "te",
+                "trailer",
+            ];
             if drops.iter().any(|drop| is(name, drop)) {
                 continue;
             }
@@ -71,8 +108,11 @@ impl Head {
             swap.check(name.as_bytes()).map_err(Trouble::Stray)?;
             out.push(format!("{name}: {value}"));
         }
+        out.push("Accept-Encoding: identity".to_owned());
+        let waits =
+            headers.iter().any(|(name, value)| is(name, "expect") && is(value, "100-continue"));
         let method = method.to_owned();
-        Ok(Some(Self { method, target, lines: out, body, length: end + 4 }))
+        Ok(Some(Self { method, target, lines: out, body, waits, length: end + 4 }))
     }
 
     /// As the server gets it, with a body of this kind.
@@ -82,7 +122,7 @@ impl Head {
                 String::new()
             }
             Body::Length(length) => format!("Content-Length: {length}\r\n"),
-            Body::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
+            Body::Chunked | Body::UntilClosed => "Transfer-Encoding: chunked\r\n".to_owned(),
         };
         let lines = self.lines.iter().map(|line| format!("{line}\r\n")).collect::<String>();
         format!("{} {} HTTP/1.1\r\n{lines}{framing}\r\n", self.method, self.target).into_bytes()
@@ -93,11 +133,11 @@ impl Head {
     }
 }
 
-fn is(name: &str, known: &str) -> bool {
+pub(crate) fn is(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known)
 }
 
-fn is_token(byte: u8) -> bool {
+pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
@@ -173,19 +213,33 @@ fn escaped(value: &str) -> String {
     value.bytes().map(one).collect()
 }
 
-/// A header's value; also inside of what Basic authorization encodes.
+/// A header's value: where it authorizes, a placeholder that is all of it, all behind a scheme, or the name or the password
+/// of Basic authorization, becomes its secret. One that stands anywhere else is stray.
 fn swapped_value(name: &str, value: &str, host: &str, swap: &Swap) -> Result<String, Trouble> {
-    let everywhere = |_: &Binding| true;
-    let authorizes = is(name, "authorization") || is(name, "proxy-authorization");
-    let basic = value.get(..6).filter(|word| authorizes && word.eq_ignore_ascii_case("basic "));
-    let decoded = basic.and_then(|_| STANDARD.decode(value.get(6..)?.trim()).ok());
-    let value = match decoded.and_then(|bytes| String::from_utf8(bytes).ok()) {
-        Some(inner) => {
-            let inner = swap.replace(host, &inner, everywhere).map_err(Trouble::Stray)?;
-            format!("Basic {}", STANDARD.encode(inner))
-        }
-        None => swap.replace(host, value, everywhere).map_err(Trouble::Stray)?,
+    let (scheme, rest) = match value.split_once(' ') {
+        Some((scheme, rest)) if scheme.bytes().all(is_token) => (scheme, rest.trim_start()),
+        _ => ("", value),
     };
+    let decoded = is(scheme, "basic").then(|| STANDARD.decode(rest.trim()).ok()).flatten();
+    let inner = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
+    let swapped = match &inner {
+        Some(inner) => {
+            let (user, password) = inner.split_once(':').unwrap_or((inner, ""));
+            let user = put_in(name, user, host, swap)?;
+            let password = put_in(name, password, host, swap)?;
+            let whole = if inner.contains(':') { format!("{user}:{password}") } else { user };
+            (whole != *inner).then(|| format!("{scheme} {}", STANDARD.encode(whole)))
+        }
+        None => {
+            let put = put_in(name, rest, host, swap)?;
+            let space = if scheme.is_empty() { "" } else { " " };
+            (put != rest).then(|| format!("{scheme}{space}{put}"))
+        }
+    };
+    // Where nothing was put in, none may stand across its parts either.
+    swap.check(if swapped.is_some() { scheme } else { value }.as_bytes())
+        .map_err(Trouble::Stray)?;
+    let value = swapped.unwrap_or_else(|| value.to_owned());
     // A value of many lines would say more than one header.
     let visible = value.bytes().all(|byte| byte == b'\t' || !byte.is_ascii_control());
     if visible {
@@ -195,12 +249,26 @@ fn swapped_value(name: &str, value: &str, host: &str, swap: &Swap) -> Result<Str
     }
 }
 
+/// The value of the placeholder that this is, or the text itself, which holds none.
+fn put_in(name: &str, text: &str, host: &str, swap: &Swap) -> Result<String, Trouble> {
+    let known = |headers: &[String]| headers.iter().any(|own| is(name, own));
+    let usual = AUTHORIZING.iter().any(|own| is(name, own));
+    let own = swap.bindings().iter().filter(|one| one.is_for(host));
+    for one in own.filter(|one| usual || known(&one.headers)) {
+        if one.placeholder == text {
+            return Ok(one.value.clone());
+        }
+    }
+    swap.check(text.as_bytes()).map_err(Trouble::Stray)?;
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::swap::Stray;
+    use crate::swap::{Binding, Stray};
 
     const TOKEN: &str = "bjph_abcdefghijkmnpqrstuvwxyz23456789abcdefgh";
 
@@ -210,7 +278,9 @@ mod tests {
         let hosts = vec!["a.example".to_owned()];
         let value = "s3c/r3t &x".to_owned();
         let placeholder = TOKEN.to_owned();
-        Swap::new(vec![Binding { placeholder, value, hosts, in_query, ..Binding::default() }], &[])
+        let headers = vec!["x-own-key".to_owned()];
+        let own = Binding { placeholder, value, hosts, in_query, headers, ..Binding::default() };
+        Swap::new(vec![own], &[])
     }
 
     fn read(text: &str, in_query: bool) -> Result<String, Trouble> {
@@ -228,8 +298,7 @@ mod tests {
             &get("/x", &format!("Authorization: Bearer {TOKEN}\r\nAccept-Encoding: gzip\r\n")),
             false,
         );
-        let wanted =
-            "GET /x HTTP/1.1\r\nHost: a.example\r\nAuthorization: Bearer s3c/r3t &x\r\n\r\n";
+        let wanted = "GET /x HTTP/1.1\r\nHost: a.example\r\nAuthorization: Bearer s3c/r3t &x\r\nAccept-Encoding: identity\r\n\r\n";
         assert_eq!(sent.unwrap(), wanted);
         let basic = STANDARD.encode(format!("user:{TOKEN}"));
         let sent = read(&get("/", &format!("Authorization: Basic {basic}\r\n")), false).unwrap();
@@ -254,6 +323,47 @@ mod tests {
             Err(Trouble::Stray(Stray::Token(0))),
             "in disguise"
         );
+    }
+
+    #[test]
+    fn a_value_stands_only_where_it_authorizes_and_alone() {
+        let basic = |inner: &str| format!("Basic {}", STANDARD.encode(inner));
+        for (name, value, wanted) in [
+            ("Authorization", TOKEN.to_owned(), "s3c/r3t &x".to_owned()),
+            ("X-Api-Key", TOKEN.to_owned(), "s3c/r3t &x".to_owned()),
+            ("PRIVATE-TOKEN", TOKEN.to_owned(), "s3c/r3t &x".to_owned()),
+            ("X-Own-Key", TOKEN.to_owned(), "s3c/r3t &x".to_owned()),
+            ("Authorization", format!("token  {TOKEN}"), "token s3c/r3t &x".to_owned()),
+            ("Authorization", basic(&format!("{TOKEN}:x")), basic("s3c/r3t &x:x")),
+            ("Authorization", basic(TOKEN), basic("s3c/r3t &x")),
+            ("User-Agent", "curl/8 (x; y)".to_owned(), "curl/8 (x; y)".to_owned()),
+        ] {
+            let sent = read(&get("/", &format!("{name}: {value}\r\n")), false).unwrap();
+            assert!(sent.contains(&format!("{name}: {wanted}\r\n")), "{name} {value}: {sent}");
+        }
+        for (name, value) in [
+            ("User-Agent", TOKEN.to_owned()),
+            ("Cookie", format!("session={TOKEN}")),
+            ("X-Amz-Meta-Note", TOKEN.to_owned()),
+            ("X-Goog-Meta-Note", format!("Bearer {TOKEN}")),
+            ("Referer", format!("https://a.example/{TOKEN}")),
+            ("Authorization", format!("Bearer x{TOKEN}")),
+            ("Authorization", format!("Bearer {TOKEN} {TOKEN}")),
+            ("Authorization", format!("{TOKEN} x")),
+            ("Authorization", basic(&format!("user:x{TOKEN}"))),
+            ("X-Amz-Meta-Note", basic(&format!("user:{TOKEN}"))),
+        ] {
+            let sent = read(&get("/", &format!("{name}: {value}\r\n")), false);
+            assert_eq!(sent, Err(Trouble::Stray(Stray::Token(0))), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn requests_that_are_answered_by_themselves_are_refused() {
+        for method in ["TRACE", "TRACK", "trace"] {
+            let text = get("/x?y", "").replace("GET", method);
+            assert_eq!(read(&text, false), Err(Trouble::Refused(format!("{method} /x"))));
+        }
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! The egress process ends the client's TLS with a certificate of the sandbox's own [`Authority`], begins another with the
 //! real host ([`Outside`]), and between the two every request goes through a [`Swap`]: placeholders become values for the
 //! hosts that a secret is bound to, are refused for all others, and a value that comes back is hidden again. What is spoken
-//! is HTTP/1.1, read as strictly as plain requests are ([`carry`]).
+//! is HTTP/1.1, both ways read strictly and written anew ([`carry`]).
 
+mod answer;
 mod authority;
 mod body;
 mod carry;
 mod head;
+mod inflow;
 mod outside;
 mod sealed;
 mod swap;

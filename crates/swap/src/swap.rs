@@ -25,6 +25,8 @@ pub struct Binding {
     pub hosts: Vec<String>,
     /// Those of them that nobody looks into.
     pub exempt: Vec<String>,
+    /// Headers that it may stand in besides those by which everybody authorizes.
+    pub headers: Vec<String>,
     pub in_query: bool,
     pub in_body: bool,
 }
@@ -86,9 +88,11 @@ pub struct Swap {
     bindings: Vec<Binding>,
     /// The placeholders, then the decoys, in every spelling.
     watched: Patterns,
-    /// The values.
-    returning: Patterns,
+    decoys: Vec<String>,
 }
+
+/// Values that a secret had before and that are still hidden.
+const MAX_OLDER: usize = 8;
 
 /// The secrets as they are now: values may change while connections are open.
 #[derive(Debug, Default)]
@@ -103,9 +107,25 @@ impl Current {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// For the next request, on open connections too.
-    pub fn replace(&self, swap: Swap) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(swap);
+    /// For the next request, on open connections too. A value that is no more is hidden on; where nothing has changed
+    /// nothing is disturbed. Decoys stay unless there are others.
+    pub fn renew(&self, mut bindings: Vec<Binding>, decoys: Vec<String>) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in &mut bindings {
+            let before = now.bindings.iter().find(|own| own.placeholder == one.placeholder);
+            let values =
+                before.into_iter().flat_map(|own| std::iter::once(&own.value).chain(&own.older));
+            for value in values {
+                if *value != one.value && !one.older.contains(value) && one.older.len() < MAX_OLDER
+                {
+                    one.older.push(value.clone());
+                }
+            }
+        }
+        let decoys = if decoys.is_empty() { now.decoys.clone() } else { decoys };
+        if now.bindings != bindings || now.decoys != decoys {
+            *now = Arc::new(Swap::new(bindings, &decoys));
+        }
     }
 }
 
@@ -113,9 +133,7 @@ impl Swap {
     pub fn new(bindings: Vec<Binding>, decoys: &[String]) -> Self {
         let tokens = bindings.iter().map(|one| one.placeholder.as_str());
         let watched = Patterns::new(tokens.chain(decoys.iter().map(String::as_str)));
-        let values = bindings.iter().flat_map(|one| std::iter::once(&one.value).chain(&one.older));
-        let returning = Patterns::new(values.map(String::as_str));
-        Self { bindings, watched, returning }
+        Self { bindings, watched, decoys: decoys.to_vec() }
     }
 
     /// Whether what goes to this host must be looked into. Where one secret exempts it nobody looks.
@@ -138,24 +156,16 @@ impl Swap {
         if place < self.bindings.len() { Stray::Token(place) } else { Stray::Decoy }
     }
 
-    /// What must not come back from a host: a value that was sent there.
-    pub fn returning(&self) -> &Patterns {
-        &self.returning
-    }
-
-    /// Replaces the placeholders of this host's secrets in a text, and refuses those of others.
-    pub(crate) fn replace(
-        &self,
-        host: &str,
-        text: &str,
-        allowed: impl Fn(&Binding) -> bool,
-    ) -> Result<String, Stray> {
-        let mut out = text.to_owned();
-        for one in self.bindings.iter().filter(|one| one.is_for(host) && allowed(one)) {
-            out = out.replace(&one.placeholder, &one.value);
+    /// What must not come back from a host: the values that may be sent there. Those of other hosts it does not know; to
+    /// look for them would tell a program whether it has guessed one.
+    pub(crate) fn returning(&self, host: &str) -> Patterns {
+        let mut patterns = Patterns::default();
+        for one in self.bindings.iter().filter(|one| one.is_for(host)) {
+            for value in std::iter::once(&one.value).chain(&one.older) {
+                patterns.add_outside(value);
+            }
         }
-        self.check(out.as_bytes())?;
-        Ok(out)
+        patterns
     }
 
     /// Refuses what still holds a placeholder, or a decoy, in any spelling.
@@ -209,22 +219,40 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_is_replaced_for_its_hosts_and_refused_for_others() {
+    fn placeholders_and_decoys_are_known_in_every_spelling() {
         let (one, two) = (placeholder().unwrap(), placeholder().unwrap());
         assert!(one != two && one.len() == 45);
         let decoy = "a-decoy-of-some-length".to_owned();
         let bindings =
             vec![binding(&one, "s3cr3t", &["a.example"]), binding(&two, "other", &["b.example"])];
         let swap = Swap::new(bindings, std::slice::from_ref(&decoy));
-        let text = format!("Bearer {one}");
-        assert_eq!(swap.replace("a.example", &text, |_| true).unwrap(), "Bearer s3cr3t");
-        assert_eq!(swap.replace("b.example", &text, |_| true), Err(Stray::Token(0)));
-        assert_eq!(swap.replace("a.example", &two, |_| true), Err(Stray::Token(1)));
-        assert_eq!(swap.replace("a.example", &one, |_| false), Err(Stray::Token(0)), "not there");
+        assert_eq!(swap.check(format!("Bearer {one}").as_bytes()), Err(Stray::Token(0)));
+        assert_eq!(swap.check(two.as_bytes()), Err(Stray::Token(1)));
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!(swap.replace("a.example", &hex(&one), |_| true), Err(Stray::Token(0)), "hidden");
+        assert_eq!(swap.check(hex(&one).as_bytes()), Err(Stray::Token(0)), "hidden");
+        let returning = |host: &str| swap.returning(host).values().count();
+        assert_eq!((returning("a.example"), returning("c.example")), (1, 0), "only its own");
         assert_eq!(swap.check(hex(&decoy).as_bytes()), Err(Stray::Decoy));
         assert!(swap.concerns("a.example") && !swap.concerns("c.example"));
         assert!(!format!("{swap:?}").contains("s3cr3t"));
+    }
+
+    #[test]
+    fn values_that_are_no_more_are_hidden_on_and_nothing_is_disturbed_for_nothing() {
+        let current = Current::default();
+        let one = |value: &str| vec![binding("token-1", value, &["a.example"])];
+        current.renew(one("value-0"), vec!["decoy-0123".to_owned()]);
+        let first = current.now();
+        current.renew(one("value-0"), Vec::new());
+        assert!(Arc::ptr_eq(&first, &current.now()), "the same");
+        for number in 1..20 {
+            current.renew(one(&format!("value-{number}")), Vec::new());
+        }
+        let now = current.now();
+        let older = &now.bindings()[0].older;
+        assert_eq!(older.len(), MAX_OLDER);
+        assert_eq!((older[0].as_str(), older[7].as_str()), ("value-18", "value-11"));
+        assert!(now.returning("a.example").find(b"say value-18").len() == 1);
+        assert_eq!(now.check(b"decoy-0123"), Err(Stray::Decoy), "decoys stay");
     }
 }

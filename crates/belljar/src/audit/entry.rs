@@ -192,7 +192,8 @@ impl Subject {
         let secret = spec.secret_env.values().map(|one| one.reveal());
         let hidden = spec.hidden.iter().map(|one| one.reveal());
         let canaries = spec.canaries.iter().map(|one| one.0.as_str());
-        let secrets = Secrets::new(secret.chain(hidden).chain(canaries));
+        let mut secrets = Secrets::new(secret.chain(hidden).chain(canaries));
+        spec.hidden_outside.iter().for_each(|one| secrets.add_outside(one.reveal()));
         Self { run: run.to_owned(), secrets, summary, bodies: config.bodies }
     }
 

@@ -11,9 +11,20 @@ pub const REDACTED: &str = "[secret]";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Secrets(Patterns);
 
+impl From<Patterns> for Secrets {
+    fn from(patterns: Patterns) -> Self {
+        Self(patterns)
+    }
+}
+
 impl Secrets {
     pub(crate) fn new<'a>(values: impl Iterator<Item = &'a str>) -> Self {
         Self(Patterns::new(values))
+    }
+
+    /// One more, of which no piece may be told from other text.
+    pub(crate) fn add_outside(&mut self, value: &str) {
+        self.0.add_outside(value);
     }
 
     /// A text without them.

@@ -207,14 +207,19 @@ impl Run<'_> {
     async fn take_secrets(&mut self) -> Result<(), Error> {
         let given = self.engine.secrets(&self.spec.secrets).await?;
         for one in &given {
-            one.hidden().for_each(|value| self.spec.hide(value));
             match one.mode {
                 SecretMode::Canary => {
+                    one.hidden().for_each(|value| self.spec.hide(value));
                     self.spec.watch_for(one.value.reveal().to_owned());
                     self.spec.give(one.variable.clone(), one.value.reveal())?;
                 }
-                SecretMode::Env => self.spec.give(one.variable.clone(), one.value.reveal())?,
-                SecretMode::Placeholder => {} // it stays outside
+                SecretMode::Env => {
+                    one.hidden().for_each(|value| self.spec.hide(value));
+                    self.spec.give(one.variable.clone(), one.value.reveal())?;
+                }
+                SecretMode::Placeholder => {
+                    one.hidden().for_each(|value| self.spec.hide_outside(value));
+                }
             }
         }
         if !self.spec.egress.is_empty() {
@@ -225,11 +230,11 @@ impl Run<'_> {
             self.spec.sealing = sealing.map(Arc::new);
         }
         if let Some(sink) = self.event_sink.take() {
-            self.event_sink = Some(if self.spec.hidden.is_empty() {
-                sink
-            } else {
+            self.event_sink = Some(if self.spec.hides() {
                 let secrets = self.spec.hidden_secrets();
                 Arc::new(move |event: &Event| sink(&unseen::event(&secrets, event.clone())))
+            } else {
+                sink
             });
         }
         Ok(())
@@ -261,7 +266,7 @@ impl Run<'_> {
             let Weighed { risk, reasons } = Risk::of(&outcome.events);
             (outcome.risk, outcome.risk_reasons) = (risk, reasons);
         }
-        if !self.spec.hidden.is_empty() {
+        if self.spec.hides() {
             outcome = unseen::outcome(&self.spec.hidden_secrets(), outcome);
         }
         Ok((outcome, copied))

@@ -21,6 +21,9 @@ pub(super) fn outcome(secrets: &Secrets, mut outcome: Outcome) -> Outcome {
     for fact in &mut outcome.evidence {
         fact.found = secrets.hide(&fact.found);
     }
+    for line in &mut outcome.reached {
+        line.host = secrets.hide(&line.host);
+    }
     for entry in outcome.recording.iter_mut().flat_map(|one| &mut one.entries) {
         entry.target = secrets.hide(&entry.target);
         entry.command = entry.command.as_deref().map(|command| secrets.hide(command));

@@ -156,7 +156,7 @@ fn weight(refused: &Refused) -> (EventKind, Severity) {
         Why::Placeholder => (EventKind::EscapeAttempt, Severity::High),
         Why::Canary => (EventKind::SuspiciousBehavior, Severity::Critical),
         Why::Certificate => (EventKind::SuspiciousBehavior, Severity::Medium),
-        Why::Http2 | Why::Distrusted => (EventKind::PermissionDenied, Severity::Low),
+        Why::Http2 | Why::Encoded | Why::Distrusted => (EventKind::PermissionDenied, Severity::Low),
         Why::Budget => (EventKind::ResourceLimitExceeded, Severity::Low),
         Why::Crashed => (EventKind::SuspiciousBehavior, Severity::High),
     }
@@ -180,6 +180,7 @@ const fn rule(why: Why) -> &'static str {
         Why::Canary => "canary",
         Why::Certificate => "certificate",
         Why::Http2 => "http2",
+        Why::Encoded => "encoded",
         Why::Distrusted => "distrusted",
         Why::Crashed => "crashed",
     }

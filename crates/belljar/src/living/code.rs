@@ -41,7 +41,11 @@ impl Sandboxes {
             request.env.insert(one.variable.clone(), one.value.reveal().to_owned());
         }
         // The keeper has hidden them in the streams; in messages they may lie across two frames.
-        let secrets = Secrets::new(given.iter().flat_map(Given::hidden));
+        let is_outside = |one: &&Given| one.mode == SecretMode::Placeholder;
+        let inside = given.iter().filter(|one| !is_outside(one));
+        let mut secrets = Secrets::new(inside.flat_map(Given::hidden));
+        let outside = given.iter().filter(is_outside).flat_map(Given::hidden);
+        outside.for_each(|value| secrets.add_outside(value));
         let mut sink = |event| sink(unseen_event(&secrets, event));
         let result = lines.contexts.run(request, &mut sink).await;
         let result = result.map(|result| unseen(&secrets, result));

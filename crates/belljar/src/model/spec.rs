@@ -50,6 +50,9 @@ pub struct Spec {
     /// What must not be seen of what the program says: the values of `secrets`.
     #[serde(skip)]
     pub(crate) hidden: Vec<Secret>,
+    /// The same, of what the program does not have: no piece of it may be told from other text.
+    #[serde(skip)]
+    pub(crate) hidden_outside: Vec<Secret>,
     /// What stands for secrets inside, and what the egress process knows of them.
     #[serde(skip)]
     pub(crate) sealing: Option<Arc<Sealing>>,
@@ -166,6 +169,7 @@ impl Spec {
             secret_env,
             secrets: request.secrets,
             hidden: Vec::new(),
+            hidden_outside: Vec::new(),
             sealing: None,
             stdin: request.stdin.map(|data| Contents(data.0)),
             placed,
@@ -236,6 +240,16 @@ impl Spec {
         self.hidden.push(Secret(value.to_owned()));
     }
 
+    /// The same for a value that stays outside.
+    pub(crate) fn hide_outside(&mut self, value: &str) {
+        self.hidden_outside.push(Secret(value.to_owned()));
+    }
+
+    /// Whether anything is hidden.
+    pub(crate) fn hides(&self) -> bool {
+        !self.hidden.is_empty() || !self.hidden_outside.is_empty()
+    }
+
     /// One more value that no honest program says.
     pub(crate) fn watch_for(&mut self, value: String) {
         self.canaries.push(Canary(value));
@@ -243,12 +257,17 @@ impl Spec {
 
     /// The same, for texts.
     pub(crate) fn hidden_secrets(&self) -> crate::audit::Secrets {
-        crate::audit::Secrets::new(self.hidden.iter().map(Secret::reveal))
+        crate::audit::Secrets::from(self.patterns())
     }
 
     /// What is looked for in the output, to be hidden.
     pub(crate) fn patterns(&self) -> belljar_jail::redact::Patterns {
-        belljar_jail::redact::Patterns::new(self.hidden.iter().map(Secret::reveal))
+        let own = self.hidden.iter().map(Secret::reveal);
+        let mut patterns = belljar_jail::redact::Patterns::new(own);
+        for one in &self.hidden_outside {
+            patterns.add_outside(one.reveal());
+        }
+        patterns
     }
 }
 

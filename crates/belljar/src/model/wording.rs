@@ -118,6 +118,7 @@ pub(crate) fn egress_refused(why: Why, host: &str, port: u16, detail: &str) -> S
         Why::Canary => format!("a decoy on its way to {at}"),
         Why::Certificate => format!("{at} is not who it should be: {detail}"),
         Why::Http2 => format!("{at} speaks no HTTP/1.1, which a secret could be put into"),
+        Why::Encoded => format!("an answer of {at} that cannot be looked into: {detail}"),
         Why::Distrusted => {
             format!("a program does not believe the sandbox's own authority for {at}: {detail}")
         }
@@ -155,7 +156,7 @@ pub(crate) fn egress_fix(why: Why, host: &str, port: u16, detail: &str) -> Strin
         Why::Certificate => {
             "ca_file in [network] of belljar.toml, if its authority is private".to_owned()
         }
-        Why::Http2 | Why::Distrusted => {
+        Why::Http2 | Why::Encoded | Why::Distrusted => {
             format!("exempt {host} in the secret (as !{host}): then TLS to it is not ended")
         }
         Why::Crashed => "nothing: please report it".to_owned(),

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use belljar_jail::egress::{self, Confinement};
-use belljar_sys::process::Child;
+use belljar_sys::process::{Child, kill};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use super::alive::Alive;
@@ -72,7 +72,8 @@ impl Exit {
 impl Drop for Exit {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
-            child.kill();
+            // Not by its number, which may be another's by now. One that has ended already does not mind.
+            kill(self.pidfd.as_fd()).ok();
             // Counted only now: one that waits is nobody's run.
             self.alive.started();
             self.alive.see_off(child, || {});

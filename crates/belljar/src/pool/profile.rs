@@ -110,6 +110,7 @@ fn stripped(spec: &Spec, language: &str, path: PathBuf) -> Spec {
         secret_env: BTreeMap::new(),
         secrets: Vec::new(),
         hidden: Vec::new(),
+        hidden_outside: Vec::new(),
         sealing: None,
         stdin: None,
         placed: Vec::new(),

@@ -51,6 +51,8 @@ pub struct Given {
     pub value: Secret,
     /// Values that it had before, which may still be about.
     pub older: Vec<Secret>,
+    /// Headers that it may stand in besides the usual ones.
+    pub headers: Vec<String>,
 }
 
 impl fmt::Debug for Given {
@@ -102,17 +104,19 @@ impl SecretPlaces {
         let (variable, mode) = (request.variable(), request.mode());
         if mode == SecretMode::Canary {
             let value = decoy()?;
-            return Ok(Given { variable, mode, value, older: Vec::new() });
+            return Ok(Given { variable, mode, value, older: Vec::new(), headers: Vec::new() });
         }
         let name = &request.name;
         let source = sources.get(name);
+        source.map_or(Ok(()), |source| source.check_request(request))?;
+        let headers = source.map(|source| source.headers.clone()).unwrap_or_default();
         let in_store = match source {
             None => name,
             Some(SecretSource { store: Some(other), .. }) => other,
             Some(source) => {
                 let field = format!("secrets.{name}");
                 let value = source.resolve_as(&field, Secret::for_program)?;
-                return Ok(Given { variable, mode, value, older: Vec::new() });
+                return Ok(Given { variable, mode, value, older: Vec::new(), headers });
             }
         };
         let wrong = |reason: String| SpecError::new("secrets", reason);
@@ -128,7 +132,7 @@ impl SecretPlaces {
         };
         let mut kept = kept.ok_or_else(unknown)?.into_iter();
         let value = kept.next().ok_or_else(unknown)?;
-        Ok(Given { variable, mode, value, older: kept.collect() })
+        Ok(Given { variable, mode, value, older: kept.collect(), headers })
     }
 }
 
@@ -257,5 +261,33 @@ mod tests {
             assert!(error.to_string().contains(words), "{error}");
             assert!(!error.to_string().contains("s3cr3t"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_table_ties_a_secret_to_its_mode_and_hosts() {
+        let place = Place::new("ties");
+        let source = "env = \"CARGO_PKG_NAME\"";
+        place.write(&format!(
+            "[free]\n{source}\n[mode]\n{source}\nmode = \"placeholder\"\n[tied]\n{source}\n\
+             hosts = [\"a.example\", \"*.b.example\"]\nheaders = [\"X-Own\"]\n"
+        ));
+        for text in
+            ["free", "free@x.example", "mode@x.example", "tied@a.example,x.b.example,*.b.example"]
+        {
+            assert!(place.ask(text).is_ok(), "{text}");
+        }
+        assert_eq!(place.ask("tied@A.example").unwrap().headers, ["X-Own"]);
+        for (text, words) in [
+            ("mode", "ask for it as mode@HOST"),
+            ("tied", "ask for it as tied@a.example"),
+            ("tied@x.example", "for x.example, which its table [tied]"),
+            ("tied@a.example,b.example", "for b.example, which its table [tied]"),
+            ("tied@*.example", "for *.example, which its table [tied]"),
+        ] {
+            let error = place.ask(text).unwrap_err();
+            assert!(error.reason.contains(words), "{text}: {error}");
+        }
+        place.write(&format!("[tied]\n{source}\nheaders = [\"X: y\"]\n"));
+        assert!(place.ask("tied").unwrap_err().to_string().contains("no header's name"));
     }
 }

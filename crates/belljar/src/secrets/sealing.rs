@@ -72,6 +72,15 @@ impl Sealing {
             sealed.authority = Some(authority.pair());
             sealed.bindings = bindings(requests, given, &tokens);
         }
+        // Whoever reads it reads no more than this, and a way out that never opens would not say why.
+        let length = serde_json::to_vec(&sealed).map_or(usize::MAX, |json| json.len());
+        if length > wire::MAX_PLAN_BYTES {
+            let most = wire::MAX_PLAN_BYTES;
+            return Err(wrong(format!(
+                "with their older values and the host's authorities are {length} bytes, and {most} may be: bind fewer, \
+                 or shorter ones"
+            )));
+        }
         Ok(Some(Self { tokens, files, sealed }))
     }
 
@@ -117,6 +126,7 @@ fn bindings(
             older: given.older.iter().map(Secret::reveal).map(ToOwned::to_owned).collect(),
             hosts: request.hosts.clone(),
             exempt: request.exempt.clone(),
+            headers: given.headers.clone(),
             in_query: request.replace.contains(&SecretPlace::Query),
             in_body: request.replace.contains(&SecretPlace::Body),
         })
@@ -166,7 +176,7 @@ mod tests {
 
     fn given(variable: &str, mode: SecretMode, value: &str) -> Given {
         let value = Secret::for_program(value.into()).unwrap();
-        Given { variable: variable.to_owned(), mode, value, older: Vec::new() }
+        Given { variable: variable.to_owned(), mode, value, older: Vec::new(), headers: Vec::new() }
     }
 
     #[test]
@@ -194,6 +204,22 @@ mod tests {
         assert_eq!(only_env, None);
         let decoy = Sealing::new(&[], &[], vec!["decoy".into()], &none, None).unwrap().unwrap();
         assert!(decoy.files.is_empty() && decoy.variables().count() == 0);
+    }
+
+    #[test]
+    fn secrets_that_are_too_much_together_are_told() {
+        let names: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
+        let request = |name: &String| format!("{name}@a.example").parse().unwrap();
+        let requests: Vec<SecretRequest> = names.iter().map(request).collect();
+        let long = |name: &String| Given {
+            older: vec![Secret::for_program(vec![b'y'; 65_000]).unwrap(); 3],
+            ..given(name, SecretMode::Placeholder, &"x".repeat(65_000))
+        };
+        let values: Vec<Given> = names.iter().map(long).collect();
+        let none = BTreeMap::new();
+        assert!(Sealing::new(&requests[..2], &values[..2], Vec::new(), &none, None).is_ok());
+        let error = Sealing::new(&requests, &values, Vec::new(), &none, None).unwrap_err();
+        assert!(error.reason.contains("bind fewer"), "{error}");
     }
 
     #[test]

@@ -149,18 +149,31 @@ impl Door {
         let (new, maker) = listeners::open(single, &self.network, &plan, Some(&self.plan))?;
         drop(maker);
         self.plan = EgressPlan { rules: plan.rules, ..self.plan.clone() };
-        // One that is not locked down yet gets all of it then.
-        if self.process.as_ref().is_none_or(|process| process.serves) {
-            self.hand_over(&new)?;
-        }
+        // Kept whether it hears of them or not: one that takes its place gets them all.
+        let told = self.tell(&new);
         self.listeners.extend(new);
-        Ok(())
+        told
+    }
+
+    /// Hands over what is new. One that is not locked down yet gets all of it then, and so does the next when this one is
+    /// dead, which shows at the next look.
+    fn tell(&self, new: &Listeners) -> Result<()> {
+        match &self.process {
+            None => Err(Errno::CHILD),
+            Some(process) if process.serves => {
+                self.hand_over(new).ok();
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     /// Other values of secrets, from the next request on.
     pub(crate) fn renew(&mut self, newer: OwnedFd) -> Result<()> {
         self.secrets.renew(newer);
-        self.hand_over(&Vec::new())
+        // Where there is no process any more, nobody is sent anything.
+        self.tell(&Vec::new()).ok();
+        Ok(())
     }
 
     pub(crate) fn plan(&self) -> &EgressPlan {
@@ -170,12 +183,17 @@ impl Door {
     /// Waits until the process is locked down, looks whether it is, and lets it accept if so.
     pub(crate) fn verify(&mut self, network: u64) -> Check {
         self.number = network;
-        let mut ready = self.await_ready();
-        if !ready && self.process.as_ref().is_some_and(Process::was_given) {
-            // It died while it waited for somebody to want it.
-            self.process = Process::start(&self.plan).ok();
-            ready = self.await_ready();
+        let check = self.admit();
+        if check.verified || !self.process.as_ref().is_some_and(Process::was_given) {
+            return check;
         }
+        // It died while it waited for somebody to want it, or when it was wanted.
+        self.process = Process::start(&self.plan).ok();
+        self.admit()
+    }
+
+    fn admit(&mut self) -> Check {
+        let ready = self.await_ready();
         let mut check = self.check(ready);
         check.verified = check.verified && self.let_serve().is_ok();
         check

@@ -95,7 +95,7 @@ pub enum Ask {
     Thaw,
     /// Start a file agent; its socket comes with the answer.
     Agent,
-    /// What the descriptor's memory holds, a list of texts, is to be hidden in all output from now on.
+    /// What the descriptor's memory holds, [`Hidden`], is to be hidden in all output from now on.
     Hide,
     /// Placeholders stand for other values from now on, which the descriptor's memory holds.
     Renew,
@@ -113,6 +113,22 @@ pub enum Ask {
         grace_ms: u64,
     },
     Kill,
+}
+
+/// What must not be seen.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hidden {
+    /// Values that programs have.
+    pub inside: Vec<String>,
+    /// Values that they do not have, and must not find by guessing at pieces of them.
+    pub outside: Vec<String>,
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Hidden({}, {})", self.inside.len(), self.outside.len())
+    }
 }
 
 /// A program for a sandbox that stands.

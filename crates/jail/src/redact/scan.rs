@@ -47,7 +47,8 @@ impl Scanner {
     /// One that begins in the middle of things.
     pub(super) fn after_cut(patterns: &Patterns) -> Self {
         let mut scanner = Self::default();
-        for (number, spelling) in (0u32..).zip(&patterns.spellings) {
+        let all = (0u32..).zip(&patterns.spellings);
+        for (number, spelling) in all.filter(|(_, spelling)| !spelling.whole_only) {
             let last = spelling.units.len().saturating_sub(spelling.least_piece());
             for unit in 1..=last {
                 let unit = u32::try_from(unit).unwrap_or(u32::MAX);
@@ -107,7 +108,7 @@ impl Scanner {
     pub(super) fn cut(&mut self, patterns: &Patterns, marks: &mut Vec<Mark>) {
         for thread in self.threads.drain(..) {
             let Some(spelling) = patterns.spellings.get(thread.spelling as usize) else { continue };
-            if thread.is_long(spelling) && !thread.is_whole(spelling) {
+            if !spelling.whole_only && thread.is_long(spelling) && !thread.is_whole(spelling) {
                 marks.push(thread.mark(spelling, self.at, false));
             }
         }
@@ -118,7 +119,8 @@ impl Scanner {
         let waiting = self.threads.iter().filter(|thread| {
             let spelling = patterns.spellings.get(thread.spelling as usize);
             spelling.is_some_and(|spelling| {
-                !thread.is_whole(spelling) && (!long_only || thread.is_long(spelling))
+                let counts = !long_only || thread.is_long(spelling);
+                !spelling.whole_only && !thread.is_whole(spelling) && counts
             })
         });
         waiting.map(|thread| thread.start).min().unwrap_or(self.at)
@@ -227,7 +229,15 @@ impl Redactor {
         self.held.extend_from_slice(bytes);
         self.scanner.feed(patterns, bytes, &mut self.marks);
         let earliest = self.scanner.earliest(patterns, false);
-        self.give(earliest, out);
+        let tail = self.scanner.at.saturating_sub(patterns.tail() as u64);
+        self.give(earliest.min(tail), out);
+    }
+
+    /// From now on with other values: what is held back is read again.
+    pub fn renew(&mut self, patterns: &Patterns) {
+        let given = self.given();
+        self.scanner = Scanner { at: given, ..Scanner::default() };
+        self.scanner.feed(patterns, &self.held, &mut self.marks);
     }
 
     /// Whether something is held back that [`Self::release`] would give.

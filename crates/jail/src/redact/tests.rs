@@ -249,3 +249,58 @@ proptest! {
         prop_assert_eq!(out, stream);
     }
 }
+
+/// A program that does not have a value must see no difference between a guess at its beginning and other text.
+#[test]
+fn pieces_of_what_is_outside_are_treated_as_any_text() {
+    let mut patterns = Patterns::default();
+    patterns.add_outside("sk-real-value-0123456789");
+    assert_eq!(patterns.tail(), 24 * 6, "as \\u0073");
+    for (right, wrong) in
+        [("s", "x"), ("sk-real", "sk-fake"), ("sk-real-value-012345678", "sk-real-value-01234567x")]
+    {
+        let given = |text: &str| {
+            let (mut redactor, mut out) = (Redactor::default(), Vec::new());
+            redactor.push(&patterns, text.as_bytes(), &mut out);
+            let first = out.len();
+            let little = redactor.holds_little(&patterns);
+            redactor.release(&patterns, &mut out);
+            let released = out.len();
+            redactor.finish(&patterns, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
+            (first, little, released)
+        };
+        for text in ["", &"-".repeat(300)] {
+            assert_eq!(given(&format!("{text}{right}")), given(&format!("{text}{wrong}")));
+        }
+        assert_eq!(patterns.mask(right.as_bytes()), right.as_bytes());
+        assert!(patterns.find_before_cut(right.as_bytes()).is_empty());
+        assert_eq!(patterns.hide_at_cut(right, &format!("k{right}")).1, format!("k{right}"));
+    }
+    assert!(patterns.find_after_cut(b"eal-value-0123456789").is_empty());
+    // Whole it is hidden, in every spelling and however it comes.
+    let spelled = "[sk-real-value-0123456789] 736b2d7265616c2d76616c75652d30313233343536373839 \\u0073k-real-value-0123456789";
+    for step in [1, 7, 500] {
+        let hidden = streamed(&patterns, spelled.as_bytes().chunks(step));
+        let hidden = String::from_utf8(hidden).unwrap();
+        assert_eq!(hidden.matches("[secret]").count(), 3, "{hidden}");
+        assert!(!hidden.contains("real") && hidden.len() == spelled.len(), "{hidden}");
+    }
+    // One that a program has as well is its own.
+    patterns.add("sk-real-value-0123456789");
+    assert_eq!(patterns.mask(b"sk-real"), b"*******");
+}
+
+#[test]
+fn other_values_half_way_leave_nothing_of_the_first() {
+    let (mut old, mut new) = (Patterns::default(), Patterns::default());
+    old.add_outside("first-value");
+    new.add_outside("other-value");
+    new.add_outside("first-value");
+    let (mut redactor, mut out) = (Redactor::default(), Vec::new());
+    redactor.push(&old, b"a first-value first-", &mut out);
+    redactor.renew(&new);
+    redactor.push(&new, b"value other-value.", &mut out);
+    redactor.finish(&new, &mut out);
+    assert_eq!(out, b"a [secret]*** [secret]*** [secret]***.");
+}

@@ -4,6 +4,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::body::{BodyReader, Taken};
+use crate::head::Body;
+use crate::swap::{Binding, Swap};
 
 const TOKEN: &str = "bjph_abcdefghijkmnpqrstuvwxyz23456789abcdefgh";
 const OTHER: &str = "bjph_zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
@@ -193,7 +196,7 @@ async fn a_body_is_replaced_where_asked_and_its_length_is_right() {
 #[tokio::test]
 async fn a_host_that_is_not_who_it_should_be_gets_nothing() {
     let mut origin = Origin::start("b.example").await;
-    let said = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX: {TOKEN}\r\n\r\n");
+    let said = format!("GET / HTTP/1.1\r\nHost: a.example\r\nX-Api-Key: {TOKEN}\r\n\r\n");
     let (heard, carried) = through(&origin, swap(false), &said).await;
     assert!(matches!(carried, Err(Trouble::Unverified(_))), "{carried:?}");
     assert!(heard.starts_with("HTTP/1.1 502 ") && origin.heard.try_recv().is_err(), "{heard}");
@@ -229,13 +232,13 @@ fn chunks_are_read_however_they_come_and_wrong_ones_are_refused() {
     let text = b"4\r\nabcd\r\nA\r\n0123456789\r\n0\r\n\r\nrest";
     for step in [1, 2, 3, 100] {
         let (mut reader, mut bytes, mut body) =
-            (BodyReader::new(Body::Chunked), Vec::new(), Vec::new());
+            (BodyReader::new(Body::Chunked), Inflow::default(), Vec::new());
         let mut pieces = text.chunks(step);
         loop {
             match reader.take(&mut bytes).unwrap() {
                 Taken::Piece(piece) => body.extend(piece),
                 Taken::End => break,
-                Taken::More => bytes.extend_from_slice(pieces.next().unwrap()),
+                Taken::More => bytes.add(pieces.next().unwrap()),
             }
         }
         assert_eq!(body, b"abcd0123456789", "{step}");
@@ -248,7 +251,7 @@ fn chunks_are_read_however_they_come_and_wrong_ones_are_refused() {
         b"-1\r\n",
         &[b'1'; 40],
     ] {
-        let mut bytes = wrong.to_vec();
+        let mut bytes = Inflow::from(wrong);
         let mut reader = BodyReader::new(Body::Chunked);
         let ended = loop {
             match reader.take(&mut bytes) {

@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use belljar_jail::agent;
 use belljar_jail::layer::Layer;
-use belljar_jail::living::talk::{ENDED, LivingPlan, MAX_AGENTS, MAX_EXECS, Order};
+use belljar_jail::living::talk::{ENDED, Hidden, LivingPlan, MAX_AGENTS, MAX_EXECS, Order};
 use belljar_jail::plan::{
     Bind, BindKind, Bound, CgroupVersion, Files, Hierarchy, Identity, MapWriter, Plan, Resource,
     Root, pack,
@@ -398,8 +398,12 @@ fn secret(given: &Given) -> (String, String) {
 }
 
 /// What must be hidden of them.
-pub(super) fn hidden(given: &[Given]) -> Vec<String> {
-    given.iter().flat_map(Given::hidden).map(ToOwned::to_owned).collect()
+pub(super) fn hidden(given: &[Given]) -> Hidden {
+    let outside = given.iter().filter(|one| one.mode == SecretMode::Placeholder);
+    Hidden {
+        inside: inside(given).flat_map(Given::hidden).map(ToOwned::to_owned).collect(),
+        outside: outside.flat_map(Given::hidden).map(ToOwned::to_owned).collect(),
+    }
 }
 
 /// Where a program of that name may be: looked for inside, when it is started.

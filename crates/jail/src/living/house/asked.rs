@@ -11,8 +11,8 @@ use crate::living::clients::Said;
 use crate::living::exec::{Exec, Kind};
 use crate::living::records;
 use crate::living::talk::{
-    Answer, Ask, EXEC_BEGUN, EndReason, MAX_AGENTS, MAX_EXECS, Order, Reach, Recorded, Refusal,
-    Usage, is_exec_id,
+    Answer, Ask, EXEC_BEGUN, EndReason, Hidden, MAX_AGENTS, MAX_EXECS, Order, Reach, Recorded,
+    Refusal, Usage, is_exec_id,
 };
 use crate::notify::now_ms;
 use crate::report::Cause;
@@ -212,10 +212,13 @@ impl House {
     }
 
     fn hide(&mut self, memory: Option<OwnedFd>) -> Answer {
-        match memory.and_then(|memory| read_memory::<Vec<String>>(&memory).ok()) {
-            Some(values) => {
-                for value in values {
+        match memory.and_then(|memory| read_memory::<Hidden>(&memory).ok()) {
+            Some(Hidden { inside, outside }) => {
+                for value in inside {
                     self.hidden.add(&value);
+                }
+                for value in outside {
+                    self.hidden.add_outside(&value);
                 }
                 Answer::Done
             }

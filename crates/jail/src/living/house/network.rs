@@ -9,6 +9,7 @@ use super::House;
 use crate::egress::{Door, EgressPlan, Exit, Reached, Refused, Secrets, Told, note};
 use crate::layer::Check;
 use crate::living::talk::NetworkState;
+use crate::redact::Patterns;
 use crate::report::{At, Failed, Step, Stopped};
 use crate::wire::{Namespaces, sealed_memory};
 
@@ -118,13 +119,24 @@ impl Network {
     }
 
     /// In a file of memory: it may be long.
-    fn state(&mut self) -> Result<OwnedFd> {
+    fn state(&mut self, hidden: &Patterns) -> Result<OwnedFd> {
         self.attend();
         let rules = self.door.as_ref().map(|door| door.plan().rules.clone()).unwrap_or_default();
-        let (refused, reached) = (self.refused.clone(), self.reached.clone());
+        let (mut refused, mut reached) = (self.refused.clone(), self.reached.clone());
+        refused.iter_mut().for_each(|one| without_secrets(one, hidden));
+        reached.iter_mut().for_each(|one| one.host = hidden.hide(&one.host));
         let state = NetworkState { rules, refused, reached };
         let json = serde_json::to_vec(&state).map_err(|_| Errno::PROTO)?;
         sealed_memory("network", &json).map_err(|_| Errno::NOMEM)
+    }
+}
+
+/// Names and arguments are chosen by programs, which may have values.
+fn without_secrets(refused: &mut Refused, hidden: &Patterns) {
+    refused.host = hidden.hide(&refused.host);
+    refused.detail = hidden.hide(&refused.detail);
+    if let Some(program) = &mut refused.program {
+        program.command = hidden.mask(&program.command);
     }
 }
 
@@ -154,6 +166,6 @@ impl House {
     }
 
     pub(super) fn network_state(&mut self) -> Result<OwnedFd> {
-        self.network.state()
+        self.network.state(&self.hidden)
     }
 }
