@@ -19,6 +19,7 @@ print(get(), flush=True)
 while len(sys.argv) > 2: get(); time.sleep(0.05)";
 
 struct Place {
+    #[expect(dead_code, reason = "held, not read: its name server ends with it")]
     world: World,
     web: Web,
     server: Server,
@@ -120,13 +121,14 @@ fn egress_process_that_dies_while_it_waits_or_serves_is_missed_by_no_run() {
 
 #[test]
 fn egress_processes_are_gone_when_the_server_is_killed() {
+    // One that waits for somebody, then one that serves.
+    let place = Place::new();
+    let waiting = place.ready();
+    place.server.signal(Signal::KILL);
+    gone(waiting);
     let place = Place::new();
     let (first, running) = (place.ready(), place.started());
-    let second =
-        wait_for("another is ready", || place.exits().into_iter().find(|pid| *pid != first));
     place.server.signal(Signal::KILL);
     gone(first);
-    gone(second);
     running.wait();
-    drop(place.world);
 }
