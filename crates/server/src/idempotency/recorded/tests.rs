@@ -132,22 +132,6 @@ async fn only_what_was_not_begun_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_problem_is_heard_when_it_is_kept() {
-    let answer = Arc::new(Recorded::default());
-    let heard = tokio::spawn(Reader::first(Arc::clone(&answer)).response());
-    let work =
-        async { axum::response::IntoResponse::into_response(Problem::field("code", "is missing")) };
-    let keep = async |_| {
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        assert!(!heard.is_finished(), "it is not on the disk yet");
-    };
-    answer.record(work, keep).await;
-    assert_eq!(heard.await.unwrap().unwrap().status(), 400);
-}
-
-#[tokio::test]
 async fn a_body_that_ends_in_an_error_has_ended() {
     let answer = Arc::new(Recorded::default());
     let cut = Reader::later(Arc::new(Recorded::default()), None);
