@@ -76,8 +76,8 @@ pub(crate) struct Exec {
     pub ended_by: Option<Cause>,
     pub over: Option<Over>,
     pub give_up_at: Option<Instant>,
-    /// Who waits to hear that a signal was passed on, in the order of the signals, and for how long.
-    pub signals: VecDeque<((u64, u64), Instant)>,
+    /// Signals that were not passed on yet, in their order: who waits to hear of it, and for how long.
+    pub signals: VecDeque<(Option<(u64, u64)>, Instant)>,
     pub not_executed: Option<i32>,
     pub stopped: Option<Stopped>,
     pub oom_before: u64,
@@ -357,26 +357,29 @@ impl Exec {
         self.order(shepherd::END);
     }
 
-    /// Has a signal passed on; whether its sender is answered later, when it was.
-    pub(crate) fn pass_on(&mut self, signal: u8, asked_by: (u64, u64)) -> bool {
-        self.order(signal);
-        let waits =
-            self.line.is_some() && self.released.is_some() && self.signals.len() < MAX_SIGNALS;
-        if waits {
-            self.signals.push_back((asked_by, Instant::now() + SIGNAL_LIMIT));
+    /// Has a signal passed on; whether its sender, if it waits, is answered later, when it was.
+    pub(crate) fn pass_on(&mut self, signal: u8, asked_by: Option<(u64, u64)>) -> bool {
+        // Of so many a shepherd that does not stand still would have heard.
+        if self.line.is_none() || self.signals.len() >= MAX_SIGNALS {
+            return false;
         }
-        waits
+        self.order(signal);
+        let asked_by = asked_by.filter(|_| self.released.is_some());
+        // One for each word, whoever waits: each is answered with a word.
+        self.signals.push_back((asked_by, Instant::now() + SIGNAL_LIMIT));
+        asked_by.is_some()
     }
 
     /// Who need not wait any longer: a shepherd that stands still says nothing.
     pub(crate) fn overdue(&mut self, now: Instant) -> Option<(u64, u64)> {
-        self.signals.pop_front_if(|(_, until)| now >= *until).map(|(who, _)| who)
+        self.signals.iter_mut().find_map(|(who, until)| who.take_if(|_| now >= *until))
     }
 
     pub(crate) fn order(&self, word: u8) {
-        // A shepherd that cannot hear is dead or dying, which its closed line shows.
+        // A shepherd that cannot hear is dead or dying, which its closed line shows; or it was stopped by somebody inside, and is
+        // not waited for: whoever is not ended in time is killed.
         if let Some(line) = &self.line {
-            fd::send(line, &[word], &[]).ok();
+            fd::try_send(line, &[word]).ok();
         }
     }
 

@@ -254,9 +254,8 @@ impl House {
                 Answer::Done
             }
             Ok(word) if (1..=31).contains(&signal) && signal != SIGKILL => {
-                if frozen {
-                    exec.order(word); // it is passed on when all go on
-                } else if exec.pass_on(word, to) {
+                // Where all stand still it is passed on when they go on.
+                if exec.pass_on(word, (!frozen).then_some(to)) {
                     return None;
                 }
                 Answer::Done

@@ -49,7 +49,7 @@ impl House {
         match &bytes[..received.length] {
             HERE => exec.meet(sender),
             PASSED => {
-                let who = exec.signals.pop_front().map(|(who, _)| who);
+                let who = exec.signals.pop_front().and_then(|(who, _)| who);
                 self.tell_passed(who);
             }
             TERMINAL => {
@@ -256,7 +256,7 @@ impl House {
         self.buffer = buffer;
         let exec = &mut self.execs[place];
         (exec.ended, exec.line, exec.gate) = (true, None, None);
-        let signalled: Vec<_> = exec.signals.drain(..).map(|(who, _)| who).collect();
+        let signalled: Vec<_> = exec.signals.drain(..).filter_map(|(who, _)| who).collect();
         self.tell_passed(signalled);
         let exec = &mut self.execs[place];
         exec.input = crate::living::streams::Input::default();
