@@ -1,6 +1,5 @@
 //! One exec as the keeper holds it: its streams, its clocks, and what it tries.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -30,9 +29,6 @@ const LAST_READS: usize = 64;
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// What could be the beginning of a secret is held back for so long, if it is short.
 const HELD_BACK: Duration = Duration::from_millis(100);
-/// How long the word may take that a signal was passed on, and how many are waited for at once.
-const SIGNAL_LIMIT: Duration = Duration::from_secs(1);
-const MAX_SIGNALS: usize = 16;
 /// CPU time is looked at no more often than this.
 const CPU_LOOK: Duration = Duration::from_millis(20);
 
@@ -76,8 +72,6 @@ pub(crate) struct Exec {
     pub ended_by: Option<Cause>,
     pub over: Option<Over>,
     pub give_up_at: Option<Instant>,
-    /// Who waits to hear that a signal was passed on, in the order of the signals, and for how long.
-    pub signals: VecDeque<((u64, u64), Instant)>,
     pub not_executed: Option<i32>,
     pub stopped: Option<Stopped>,
     pub oom_before: u64,
@@ -148,7 +142,6 @@ impl Exec {
             ended_by: None,
             over: None,
             give_up_at: None,
-            signals: VecDeque::new(),
             not_executed: None,
             stopped: None,
             oom_before: cell.oom_kills(),
@@ -355,22 +348,6 @@ impl Exec {
         self.give_up_at = Some(Instant::now() + ENDING_LIMIT);
         self.gate = None;
         self.order(shepherd::END);
-    }
-
-    /// Has a signal passed on; whether its sender is answered later, when it was.
-    pub(crate) fn pass_on(&mut self, signal: u8, asked_by: (u64, u64)) -> bool {
-        self.order(signal);
-        let waits =
-            self.line.is_some() && self.released.is_some() && self.signals.len() < MAX_SIGNALS;
-        if waits {
-            self.signals.push_back((asked_by, Instant::now() + SIGNAL_LIMIT));
-        }
-        waits
-    }
-
-    /// Who need not wait any longer: a shepherd that stands still says nothing.
-    pub(crate) fn overdue(&mut self, now: Instant) -> Option<(u64, u64)> {
-        self.signals.pop_front_if(|(_, until)| now >= *until).map(|(who, _)| who)
     }
 
     pub(crate) fn order(&self, word: u8) {
