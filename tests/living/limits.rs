@@ -69,6 +69,18 @@ fn too_many_files_are_a_limit_too() {
 }
 
 #[test]
+fn a_limit_of_files_holds_to_the_end_of_an_exec_that_is_quicker_than_it_is_measured() {
+    let house = limited(LimitsRequest { inodes: Some(200), ..Default::default() });
+    house.bash("few", "mkdir few; cd few; touch $(seq 100)").ok();
+    let came = house.bash("many", "mkdir many; cd many; touch $(seq 200)");
+    assert_eq!(came.end().verdict, Verdict::DiskLimit { limit: DiskLimit::Inodes }, "{came:?}");
+    // What was there is no reason to end what comes next, and what is removed makes room.
+    house.bash("looks", "ls many | wc -l").ok();
+    house.bash("clears", "rm -r many").ok();
+    house.bash("fits", "touch one").ok();
+}
+
+#[test]
 fn a_frozen_sandbox_does_nothing_and_its_clocks_stand_still() {
     let house = House::new();
     let script = "for i in $(seq 1000); do echo $i; sleep 0.02; done";

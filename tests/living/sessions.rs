@@ -24,27 +24,22 @@ fn plain(told: &Value) -> &str {
     told["results"][0]["data"]["text/plain"].as_str().unwrap_or_else(|| panic!("{told}"))
 }
 
-/// Code that runs, and what was heard of it.
-struct Running(Connection, String);
-
 /// Sends code and waits until it has said `go`.
-fn begin(served: &Served, language: &str, text: &str) -> Running {
+fn begin(served: &Served, language: &str, text: &str) -> Connection {
     let mut connection = Connection::unix(&served.desk.socket);
     let lines = ("Accept", "application/x-ndjson");
     connection.send(&Served::at("/code"), &[lines], &code(language, text));
     assert_eq!(connection.head().status, 200);
     let mut heard = String::new();
     while !heard.contains("go\\n") {
-        let chunk = connection.chunk().unwrap_or_else(|| panic!("it ended: {heard}"));
-        heard += &String::from_utf8(chunk).expect("text");
+        heard += &String::from_utf8(connection.chunk().expect("it runs")).expect("text");
     }
-    Running(connection, heard)
+    connection
 }
 
 /// What it came to.
-fn end(running: Running) -> Value {
-    let Running(mut connection, text) = running;
-    let mut heard = text.into_bytes();
+fn end(mut connection: Connection) -> Value {
+    let mut heard = Vec::new();
     while let Some(chunk) = connection.chunk() {
         heard.extend(chunk);
     }
@@ -153,90 +148,6 @@ fn an_interrupt_ends_the_code_and_a_restart_forgets() {
         let told = run(&served, code(language, kept));
         let forgotten = told["error"]["name"].is_string() || told["stdout"] == "\n";
         assert!(forgotten, "{language}: {told}");
-    }
-}
-
-/// Where an interrupt must be heeded, by language, and what it is called then.
-const BUSY: [(&str, &str, &str); 7] = [
-    ("node", "console.log('go'); require('child_process').execSync('sleep 1000')", "Interrupted"),
-    ("node", "console.log('go'); await new Promise(() => {})", "Interrupted"),
-    (
-        "node",
-        "console.log('go'); require('child_process').spawnSync('sleep', ['1000']); while (true) {}",
-        "Interrupted",
-    ),
-    (
-        "python",
-        "import subprocess; print('go', flush=True); subprocess.run(['sleep', '1000'])",
-        "KeyboardInterrupt",
-    ),
-    (
-        "python",
-        "import asyncio; print('go', flush=True); await asyncio.sleep(1000)",
-        "KeyboardInterrupt",
-    ),
-    ("bash", "echo go; for i in 1 2 3; do sleep 1000; done", "Interrupted"),
-    ("bash", "echo go; sleep 1000 | cat", "Interrupted"),
-];
-
-fn interrupt(served: &Served, language: &str) {
-    let path = Served::at(&format!("/contexts/{language}/interrupt"));
-    served.client.post(&path, &json!({})).is(204);
-}
-
-/// The next calls are met by no interrupt that was meant for the one before.
-#[track_caller]
-fn goes_on(served: &Served, language: &str) {
-    let word = match language {
-        "bash" => "true",
-        "node" => "await new Promise((done) => setTimeout(done, 20))",
-        _ => "import time; time.sleep(0.02)",
-    };
-    for _ in 0..4 {
-        let told = run(served, code(language, word));
-        assert_eq!((&told["error"], &told["restarted"]), (&Value::Null, &json!(false)), "{told}");
-    }
-}
-
-#[test]
-fn an_interrupt_is_heeded_wherever_the_code_is_and_meets_no_later_call() {
-    let served = Served::new(json!({}));
-    for (language, busy, name) in BUSY {
-        let running = begin(&served, language, busy);
-        // More than one is needed nowhere, and does no harm.
-        interrupt(&served, language);
-        interrupt(&served, language);
-        let told = end(running);
-        assert_eq!(told["error"]["name"], name, "{busy}: {told}");
-        goes_on(&served, language);
-    }
-}
-
-#[test]
-fn an_interrupt_in_the_first_moment_of_a_context_is_heeded() {
-    let served = Served::new(json!({}));
-    for (language, busy, name) in [
-        ("bash", "sleep 1000", "Interrupted"),
-        ("node", "await new Promise(() => {})", "Interrupted"),
-        ("python", "import time; time.sleep(1000)", "KeyboardInterrupt"),
-    ] {
-        for round in 0..3 {
-            let mut running = Connection::unix(&served.desk.socket);
-            let lines = ("Accept", "application/x-ndjson");
-            running.send(&Served::at("/code"), &[lines], &code(language, busy));
-            belljar_tests::wait_until("it is taken up", || {
-                let listed = served.client.get(&Served::at("/contexts")).json();
-                let all = listed["contexts"].as_array().expect("contexts");
-                all.iter().any(|one| one["id"] == language && one["busy"] == true)
-            });
-            interrupt(&served, language);
-            assert_eq!(running.head().status, 200);
-            let told = end(Running(running, String::new()));
-            assert_eq!(told["error"]["name"], name, "{language} {round}: {told}");
-            goes_on(&served, language);
-            // The next one is as fresh as the first.
-            served.client.delete(&Served::at(&format!("/contexts/{language}"))).is(204);
-        }
     }
 }
 

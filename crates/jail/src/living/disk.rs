@@ -20,6 +20,11 @@ const SLICE: Duration = Duration::from_millis(2);
 const PAUSE: Duration = Duration::from_millis(250);
 /// CPU time that must have been used since: less writes next to nothing.
 const ACTIVITY_US: u64 = 2000;
+/// One look at the end of an exec, which others wait for.
+const AT_END: Duration = Duration::from_millis(500);
+/// No kernel makes a file in less, nor writes more in a nanosecond.
+const LEAST_NS_PER_INODE: u64 = 1000;
+const MOST_BYTES_PER_NS: u64 = 32;
 /// Directories in directories; deeper is over the bound, whatever is in there.
 const MAX_DEPTH: usize = 256;
 /// Free space below this is none: a file system gives its last blocks to itself.
@@ -126,6 +131,35 @@ impl Gauge {
         self.next = Instant::now() + PAUSE;
         self.known = Some(used);
         self.judge(used, too_deep)
+    }
+
+    /// Looks once more when an exec has ended, if it could have outgrown the bound since the last look: whoever fills a disk
+    /// more quickly than it is measured is told so all the same.
+    pub(crate) fn look_at_end(&mut self, cpu_us: Option<u64>) -> Option<Over> {
+        if !self.is_measured() || !self.may_be_over(cpu_us) {
+            return None;
+        }
+        let mut walk = Walk::begin(&self.uppers);
+        // To its end, so that it is known what is there: what only removes some of it is let be.
+        let all = walk.go_on(Instant::now() + AT_END, Used { bytes: u64::MAX, inodes: u64::MAX });
+        let over = walk.used.bytes > self.ceiling.bytes || walk.used.inodes > self.ceiling.inodes;
+        if !all && !over {
+            return None; // too much for one look: the next ones go on
+        }
+        (self.walk, self.cpu_us, self.known) = (None, cpu_us.unwrap_or(0), Some(walk.used));
+        self.next = Instant::now() + PAUSE;
+        self.judge(walk.used, walk.too_deep)
+    }
+
+    /// Whether so much CPU time was used since the last look as it takes to fill what was left then.
+    fn may_be_over(&self, cpu_us: Option<u64>) -> bool {
+        let (Some(known), Some(cpu_us)) = (self.known, cpu_us) else {
+            return true;
+        };
+        let used_ns = cpu_us.saturating_sub(self.cpu_us).saturating_mul(1000);
+        let inodes = self.ceiling.inodes.saturating_sub(known.inodes);
+        let bytes = self.ceiling.bytes.saturating_sub(known.bytes);
+        used_ns >= inodes.saturating_mul(LEAST_NS_PER_INODE) || used_ns >= bytes / MOST_BYTES_PER_NS
     }
 
     fn judge(&mut self, used: Used, too_deep: bool) -> Option<Over> {

@@ -1,6 +1,5 @@
 //! One exec as the keeper holds it: its streams, its clocks, and what it tries.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -30,9 +29,6 @@ const LAST_READS: usize = 64;
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// What could be the beginning of a secret is held back for so long, if it is short.
 const HELD_BACK: Duration = Duration::from_millis(100);
-/// How long the word may take that a signal was passed on, and how many are waited for at once.
-const SIGNAL_LIMIT: Duration = Duration::from_secs(1);
-const MAX_SIGNALS: usize = 16;
 /// CPU time is looked at no more often than this.
 const CPU_LOOK: Duration = Duration::from_millis(20);
 
@@ -76,8 +72,6 @@ pub(crate) struct Exec {
     pub ended_by: Option<Cause>,
     pub over: Option<Over>,
     pub give_up_at: Option<Instant>,
-    /// Signals that were not passed on yet, in their order: who waits to hear of it, and for how long.
-    pub signals: VecDeque<(Option<(u64, u64)>, Instant)>,
     pub not_executed: Option<i32>,
     pub stopped: Option<Stopped>,
     pub oom_before: u64,
@@ -148,7 +142,6 @@ impl Exec {
             ended_by: None,
             over: None,
             give_up_at: None,
-            signals: VecDeque::new(),
             not_executed: None,
             stopped: None,
             oom_before: cell.oom_kills(),
@@ -355,24 +348,6 @@ impl Exec {
         self.give_up_at = Some(Instant::now() + ENDING_LIMIT);
         self.gate = None;
         self.order(shepherd::END);
-    }
-
-    /// Has a signal passed on; whether its sender, if it waits, is answered later, when it was.
-    pub(crate) fn pass_on(&mut self, signal: u8, asked_by: Option<(u64, u64)>) -> bool {
-        // Of so many a shepherd that does not stand still would have heard.
-        if self.line.is_none() || self.signals.len() >= MAX_SIGNALS {
-            return false;
-        }
-        self.order(signal);
-        let asked_by = asked_by.filter(|_| self.released.is_some());
-        // One for each word, whoever waits: each is answered with a word.
-        self.signals.push_back((asked_by, Instant::now() + SIGNAL_LIMIT));
-        asked_by.is_some()
-    }
-
-    /// Who need not wait any longer: a shepherd that stands still says nothing.
-    pub(crate) fn overdue(&mut self, now: Instant) -> Option<(u64, u64)> {
-        self.signals.iter_mut().find_map(|(who, until)| who.take_if(|_| now >= *until))
     }
 
     pub(crate) fn order(&self, word: u8) {

@@ -25,8 +25,6 @@ use crate::tree;
 pub(crate) const END: u8 = 255;
 /// What it tells the keeper first, so that its process id is known.
 pub(crate) const HERE: &[u8] = b"h";
-/// That a signal was passed on: whoever was sent it has it before anything that is written to it from now on.
-pub(crate) const PASSED: &[u8] = b"p";
 /// With the outer end of the exec's terminal.
 pub(crate) const TERMINAL: &[u8] = b"t";
 
@@ -117,7 +115,6 @@ impl Herd<'_> {
             // It may have ended meanwhile. A program that has no group of its own yet has not begun.
             kill_process_group(self.program, signal).ok();
         }
-        fd::send(self.line, PASSED, &[])?;
         Ok(true)
     }
 

@@ -18,8 +18,6 @@ const MARK_WAIT: Duration = Duration::from_millis(500);
 /// How long the end of a context that was killed may take.
 const ENDING: Duration = Duration::from_secs(10);
 const SIGINT: i32 = 2;
-/// Interrupts of one call that are sent again: a minute of them. Code that heeds none of these does not want to.
-const MOST_AGAIN: u32 = 240;
 
 /// What somebody else wants of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +57,6 @@ pub(super) struct Line {
     pub channel: Box<dyn Channel>,
     pub stdout: Frames,
     pub stderr: Frames,
-    /// Nothing runs in it but what we ask for. One that was found may still be at what somebody else asked for.
-    pub is_clean: bool,
 }
 
 /// A call on its way.
@@ -71,13 +67,8 @@ pub(super) struct Call<'a> {
     deadline: Instant,
     timeout: Duration,
     grace: Duration,
-    /// Node loses a signal that comes just between two of its ways to take one, and a program that a shell is just about to
-    /// start does not hear it: so it is sent again, so far apart.
+    /// Node loses a signal that comes just between two of its ways to take one: so it is sent again.
     again: Option<Duration>,
-    /// How often it may still be.
-    most_again: u32,
-    /// Somebody wants an interrupt, and the context has not taken up the code: before that it would meet what was before it.
-    owed: bool,
     /// Most that it may write.
     output_bytes: u64,
     events: &'a mpsc::Sender<CodeEvent>,
@@ -108,8 +99,6 @@ impl<'a> Call<'a> {
             timeout,
             grace: settings.grace,
             again: None,
-            most_again: MOST_AGAIN,
-            owed: false,
             output_bytes: settings.output_bytes,
             events,
             acts,
@@ -124,7 +113,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Interrupts until they are heeded, so far apart, but not for ever.
+    /// Interrupts until they are heeded, so far apart.
     pub(super) fn interrupt_again(&mut self, after: Duration) {
         self.again = Some(after);
     }
@@ -138,9 +127,6 @@ impl<'a> Call<'a> {
                     if let Some(ended) = self.take(line, heard?).await {
                         return Ok(ended);
                     }
-                    if self.owed && self.begun {
-                        self.interrupt(line).await?;
-                    }
                     if is_free && self.gathered.bytes() > self.output_bytes {
                         self.halt(line, Stop::Output(self.output_bytes)).await?;
                     }
@@ -153,16 +139,15 @@ impl<'a> Call<'a> {
                 Some(act) = self.acts.recv() => match act {
                     Act::Interrupt => {
                         self.stop = self.stop.or(Some(Stop::Asked));
-                        self.interrupt(line).await?;
+                        line.channel.signal(SIGINT).await?;
                     }
                     Act::Kill => {
                         self.stop = Some(Stop::Killed);
                         return self.kill(line).await;
                     }
                 },
-                () = sleep(self.again.unwrap_or_default()), if self.may_repeat() => {
-                    self.most_again -= 1;
-                    self.interrupt(line).await?;
+                () = sleep(self.again.unwrap_or_default()), if self.stop.is_some() && self.again.is_some() => {
+                    line.channel.signal(SIGINT).await?;
                 }
                 () = self.events.closed(), if is_free => self.halt(line, Stop::Abandoned).await?,
             }
@@ -172,18 +157,7 @@ impl<'a> Call<'a> {
     async fn halt(&mut self, line: &mut Line, why: Stop) -> Result<(), Error> {
         self.stop = Some(why);
         self.deadline = Instant::now() + self.grace;
-        self.interrupt(line).await
-    }
-
-    fn may_repeat(&self) -> bool {
-        self.stop.is_some() && self.again.is_some() && self.most_again > 0 && self.told.is_none()
-    }
-
-    /// Interrupts the code, now or as soon as the context has taken it up. It has the signal when this returns, so none can
-    /// come late and meet the next call.
-    async fn interrupt(&mut self, line: &mut Line) -> Result<(), Error> {
-        self.owed = !self.begun && line.is_clean;
-        if self.owed { Ok(()) } else { line.channel.signal(SIGINT).await }
+        line.channel.signal(SIGINT).await
     }
 
     async fn kill(&mut self, line: &mut Line) -> Result<Ended, Error> {

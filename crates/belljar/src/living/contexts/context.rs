@@ -21,7 +21,7 @@ use crate::model::outcome::{FaultDomain, Verdict};
 use crate::model::sandbox::{CodeError, CodeEvent, CodeResult, ContextInfo, ExecEnd};
 
 const SIGINT: i32 = 2;
-/// Between two interrupts of the same call. Python loses none, and its code may be at clearing up after the first.
+/// Between two interrupts of the same call of node.
 const AGAIN: Duration = Duration::from_millis(250);
 /// A process that had died before it took up the code is replaced; one that does so at once is not.
 const STARTS: usize = 2;
@@ -101,7 +101,6 @@ impl Context {
                 channel,
                 stdout: Frames::new(&context.nonce),
                 stderr: Frames::new(&context.nonce),
-                is_clean: false,
             };
             context.line = tokio::sync::Mutex::new(Some(line));
         }
@@ -114,7 +113,7 @@ impl Context {
             id: self.id.clone(),
             language: self.language.name().to_owned(),
             cwd: self.cwd.display().to_string(),
-            busy: self.busy.load(Ordering::Acquire),
+            busy: self.busy.load(Ordering::Relaxed),
             count: self.count.load(Ordering::Relaxed),
         }
     }
@@ -149,7 +148,7 @@ impl Context {
         // One that has ended already is heard of when it is asked.
         channel.write(&greeting).await.ok();
         let frames = || Frames::new(&self.nonce);
-        Ok(Line { channel, stdout: frames(), stderr: frames(), is_clean: true })
+        Ok(Line { channel, stdout: frames(), stderr: frames() })
     }
 
     /// Whether there was a call to interrupt.
@@ -181,7 +180,7 @@ impl Context {
             line = self.line.lock() => line,
             () = events.closed() => return Err(Error::Cancelled),
         };
-        let _busy = Busy(self);
+        let _busy = Busy::enter(self);
         let begun = Instant::now();
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let came = self.attempt(&mut line, place, &asked, events, count).await;
@@ -207,27 +206,24 @@ impl Context {
         count: u64,
     ) -> Result<Came<'a>, Error> {
         for start in 1.. {
-            // From here on it can be interrupted, while its process is started too, and then it is told to be busy.
-            let (sender, acts) = mpsc::channel(4);
-            *lock(&self.acts) = Some(sender);
-            self.busy.store(true, Ordering::Release);
             let restarted = line.is_none() && lock(&self.exec).is_some();
             let there = match line {
                 Some(there) => there,
                 None => line.insert(self.begin(place).await?),
             };
+            let (sender, acts) = mpsc::channel(4);
+            *lock(&self.acts) = Some(sender);
             let context = self.id.clone();
             let started = CodeEvent::Started { context, count, restarted };
             let id = digits()?[..CALL_DIGITS].to_owned();
             let mut call = Call::new(id, asked.timeout, &asked.settings, events, acts, started);
-            if self.language != Language::Python {
+            if self.language == Language::Node {
                 call.interrupt_again(AGAIN);
             }
             let order = Order { call: &call.id, number: count, code: &asked.code, env: &asked.env };
             // One that has ended does not take it; that is heard next.
             there.channel.write(&self.language.request(&order)).await.ok();
             let ended = call.follow(there).await?;
-            there.is_clean = true; // or it is never used again
             *lock(&self.acts) = None;
             let is_unused = matches!(ended, Ended::Died { begun: false, .. });
             if !is_unused || start == STARTS || call.stop.is_some() {
@@ -328,8 +324,15 @@ fn how_it_ended(end: &ExecEnd) -> String {
     }
 }
 
-/// A context at work; one that is not when this is dropped.
+/// Marks a context as at work.
 struct Busy<'a>(&'a Context);
+
+impl<'a> Busy<'a> {
+    fn enter(context: &'a Context) -> Self {
+        context.busy.store(true, Ordering::Relaxed);
+        Self(context)
+    }
+}
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {

@@ -247,7 +247,6 @@ class Cells:
         self.module.__dict__.update(__builtins__=builtins, display=show)
         sys.modules["__main__"], sys.argv = self.module, [""]
         self.flags, self.loop, self.running = TOP_LEVEL_AWAIT, None, False
-        self.begun = self.owed = False
 
     def run(self, code, number):
         name = "<cell %d>" % number
@@ -352,7 +351,6 @@ def no_input(*_):
 def interrupted(*_):
     if cells.running:
         raise KeyboardInterrupt
-    cells.owed = cells.begun  # the code is taken up, and does not run yet
 
 
 def mend_streams():
@@ -371,22 +369,18 @@ def mend_streams():
 def one_call(order):
     """Runs the code; an error of it, or None."""
     channel.call, error = order["call"], None
-    cells.owed, cells.begun = False, True
-    signal.signal(signal.SIGINT, interrupted)
     channel.tell({"begin": True})
     mend_streams()
     os.environ.update(order["env"])
+    signal.signal(signal.SIGINT, interrupted)
     try:
         cells.running = True
-        if cells.owed:
-            raise KeyboardInterrupt
         cells.run(order["code"], order["number"])
         cells.running = False
     except BaseException as raised:
         cells.running = False
         error = describe(raised, "<cell %d>" % order["number"])
         raised.__traceback__ = None  # it would hold what the code's functions held
-    cells.begun = False
     if os.getpid() != channel.pid:  # a copy that came back here instead of ending
         sys.stderr.write(error["traceback"] if error else "")
         flush()
@@ -424,7 +418,7 @@ def main():
             try:
                 error = one_call(order)
             except KeyboardInterrupt as late:  # between the end of the code and our seeing it
-                cells.running, cells.begun, error = False, False, describe(late, "")
+                cells.running, error = False, describe(late, "")
             finish(error, before)
         except OSError:
             leave(74)  # the code closed what we speak through

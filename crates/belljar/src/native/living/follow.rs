@@ -63,6 +63,8 @@ impl Follow {
             if self.state == State::Over {
                 return Ok(None);
             }
+            // Before it is read: what is told from here on is a change, and what was told before is read now.
+            let ended = self.reach.borrow_and_update().ended;
             if let Some(event) = self.read()? {
                 return Ok(Some(event));
             }
@@ -70,8 +72,7 @@ impl Follow {
                 self.state = State::Over;
                 return self.end().map(Some);
             }
-            // What was told before this is looked at only now that all of it was read.
-            if self.reach.borrow_and_update().ended {
+            if ended {
                 self.state = State::Ends;
                 continue;
             }

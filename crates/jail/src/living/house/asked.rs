@@ -83,7 +83,7 @@ impl House {
                 },
                 None => unknown(&exec),
             },
-            Ask::Signal { exec, signal } => return self.signal(to, &exec, signal),
+            Ask::Signal { exec, signal } => self.signal(&exec, signal),
             Ask::Follow { exec } => return self.follow(to, &exec),
             Ask::Unfollow { exec } => {
                 self.clients.as_mut()?.unfollow(to.0, &exec);
@@ -242,26 +242,21 @@ impl House {
         }
     }
 
-    /// Answered when it was passed on: so what is written to the exec after that is read after that.
-    fn signal(&mut self, to: (u64, u64), id: &str, signal: i32) -> Answered {
-        let frozen = self.cell.frozen;
+    fn signal(&mut self, id: &str, signal: i32) -> Answer {
         let Some(exec) = self.running(id) else {
-            return Some(unknown(id));
+            return unknown(id);
         };
-        Some(match u8::try_from(signal) {
+        match u8::try_from(signal) {
             Ok(9) => {
                 exec.order_end(Cause::Cancelled);
                 Answer::Done
             }
             Ok(word) if (1..=31).contains(&signal) && signal != SIGKILL => {
-                // Where all stand still it is passed on when they go on.
-                if exec.pass_on(word, (!frozen).then_some(to)) {
-                    return None;
-                }
+                exec.order(word);
                 Answer::Done
             }
             _ => refuse(Refusal::Wrong, "a signal is a number from 1 to 31"),
-        })
+        }
     }
 
     /// From now on it is told how far it has come, and first where it is.

@@ -11,7 +11,7 @@ use crate::layer::Check;
 use crate::living::exec::{Exec, Kind};
 use crate::living::inside::borrowed;
 use crate::living::records;
-use crate::living::shepherd::{HERE, PASSED, TERMINAL};
+use crate::living::shepherd::{HERE, TERMINAL};
 use crate::living::talk::{Answer, EXEC_EVENTS, EndReason, RecordedEnd};
 use crate::notify::{Ear, now_ms};
 use crate::plan::{Files, Program};
@@ -48,10 +48,6 @@ impl House {
         let sender = received.sender;
         match &bytes[..received.length] {
             HERE => exec.meet(sender),
-            PASSED => {
-                let who = exec.signals.pop_front().and_then(|(who, _)| who);
-                self.tell_passed(who);
-            }
             TERMINAL => {
                 let taken = received.fds.into_iter().next().map(|outer| exec.take_terminal(outer));
                 if !matches!(taken, Some(Ok(()))) {
@@ -68,12 +64,6 @@ impl House {
                 Some(Note::Ended(ending)) => self.finish(number, Some(ending)),
                 _ => exec.order_end(Cause::Cancelled),
             },
-        }
-    }
-
-    fn tell_passed(&mut self, who: impl IntoIterator<Item = (u64, u64)>) {
-        if let Some(clients) = &mut self.clients {
-            who.into_iter().for_each(|who| clients.answer(who, Answer::Done, &[]));
         }
     }
 
@@ -256,9 +246,6 @@ impl House {
         self.buffer = buffer;
         let exec = &mut self.execs[place];
         (exec.ended, exec.line, exec.gate) = (true, None, None);
-        let signalled: Vec<_> = exec.signals.drain(..).filter_map(|(who, _)| who).collect();
-        self.tell_passed(signalled);
-        let exec = &mut self.execs[place];
         exec.input = crate::living::streams::Input::default();
         if let (Kind::Trial, None, false) = (&exec.kind, &exec.trial, exec.trial_told) {
             exec.trial = Some(Err(Stopped::new(Step::Fork, Errno::CHILD).into()));
@@ -270,6 +257,9 @@ impl House {
             ear.finish(&self.told.0);
             self.write_events(number);
         }
+        let over = self.gauge.look_at_end(self.cell.cpu_us());
+        let exec = &mut self.execs[place];
+        exec.over = exec.over.or(over);
         let end = self.end_of(place, ending.as_ref());
         let exec = &mut self.execs[place];
         if let Kind::Program { order, directory } = &exec.kind {
@@ -341,9 +331,7 @@ impl House {
         let millicpus = self.plan.millicpus;
         let frozen = self.cell.frozen;
         let mut gone = Vec::new();
-        let mut overdue = Vec::new();
         for exec in &mut self.execs {
-            overdue.extend(std::iter::from_fn(|| exec.overdue(now)));
             exec.write_held(0);
             exec.write_held(1);
             if exec.let_go(now, &self.hidden)
@@ -362,7 +350,6 @@ impl House {
                 gone.push(exec.number);
             }
         }
-        self.tell_passed(overdue);
         gone.into_iter().for_each(|number| self.finish(number, None));
         self.look_at_disk();
         self.look_at_time();
