@@ -67,7 +67,8 @@ pub(super) struct Call<'a> {
     deadline: Instant,
     timeout: Duration,
     grace: Duration,
-    /// Node loses a signal that comes just between two of its ways to take one: so it is sent again.
+    /// Node loses a signal that comes just between two of its ways to take one, and bash one for a program that it is about to
+    /// start: so it is sent again.
     again: Option<Duration>,
     /// Most that it may write.
     output_bytes: u64,

@@ -21,8 +21,10 @@ use crate::model::outcome::{FaultDomain, Verdict};
 use crate::model::sandbox::{CodeError, CodeEvent, CodeResult, ContextInfo, ExecEnd};
 
 const SIGINT: i32 = 2;
-/// Between two interrupts of the same call of node.
+/// Between two interrupts of the same call of node, which loses some.
 const AGAIN: Duration = Duration::from_millis(250);
+/// The same of bash: a program that it is just about to start does not hear the first. Long enough for most to clear up.
+const AGAIN_BASH: Duration = Duration::from_secs(2);
 /// A process that had died before it took up the code is replaced; one that does so at once is not.
 const STARTS: usize = 2;
 
@@ -217,8 +219,10 @@ impl Context {
             let started = CodeEvent::Started { context, count, restarted };
             let id = digits()?[..CALL_DIGITS].to_owned();
             let mut call = Call::new(id, asked.timeout, &asked.settings, events, acts, started);
-            if self.language == Language::Node {
-                call.interrupt_again(AGAIN);
+            match self.language {
+                Language::Node => call.interrupt_again(AGAIN),
+                Language::Bash => call.interrupt_again(AGAIN_BASH),
+                Language::Python => {}
             }
             let order = Order { call: &call.id, number: count, code: &asked.code, env: &asked.env };
             // One that has ended does not take it; that is heard next.
