@@ -24,14 +24,14 @@ fn plain(told: &Value) -> &str {
     told["results"][0]["data"]["text/plain"].as_str().unwrap_or_else(|| panic!("{told}"))
 }
 
-/// Sends code and waits until it has said `go`.
+/// Sends code and waits until it has said `go`. What is written in pieces is told in pieces: its line may end later.
 fn begin(served: &Served, language: &str, text: &str) -> Connection {
     let mut connection = Connection::unix(&served.desk.socket);
     let lines = ("Accept", "application/x-ndjson");
     connection.send(&Served::at("/code"), &[lines], &code(language, text));
     assert_eq!(connection.head().status, 200);
     let mut heard = String::new();
-    while !heard.contains("go\\n") {
+    while !heard.contains("\"go") {
         heard += &String::from_utf8(connection.chunk().expect("it runs")).expect("text");
     }
     connection
