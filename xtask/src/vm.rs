@@ -35,7 +35,7 @@ const GUEST_PACKAGES: &str = "systemd,systemd-sysv,dbus,dbus-user-session,libpam
                               util-linux,procps";
 /// The smallest of Debian's kernels: few drivers, quick to boot.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// The kernel's modules that lead to the disk, in the order of loading.
+/// The kernel's modules that lead to the disk. The guest finds out in which order they go in.
 const MODULES: [&str; 6] = [
     "virtio",
     "virtio_ring",
