@@ -48,9 +48,12 @@ impl Place for Local {
                 ("LANG".to_owned(), OsString::from("C.UTF-8")),
             ];
             environment.extend(program.env.into_iter().map(|(name, value)| (name, value.into())));
-            let first = OsStr::new(&program.cmd[0]);
-            let mut talker =
-                talker(first, &program.cmd[1..], &environment, &self.directory).unwrap();
+            // Whoever runs these tests in the background may ignore interrupts, and a shell cannot take that back. In a sandbox
+            // it is done before the program is executed.
+            let mut words = vec!["--default-signal=INT".to_owned()];
+            words.extend(program.cmd.iter().cloned());
+            let env = OsStr::new("/usr/bin/env");
+            let mut talker = talker(env, &words, &environment, &self.directory).unwrap();
             let (stdin, stdout, stderr) = talker.streams().unwrap();
             #[expect(deprecated, reason = "an owned descriptor, which is never replaced")]
             let pidfd = AsyncFd::new(talker.pidfd().try_clone().unwrap()).unwrap();
