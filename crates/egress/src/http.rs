@@ -102,7 +102,9 @@ fn has_bare_ending(bytes: &[u8]) -> bool {
 fn head(bytes: &[u8]) -> Result<Head, (Why, &'static str)> {
     let framing = |what| (Why::Framing, what);
     let text = std::str::from_utf8(bytes).map_err(|_| framing("a head that is not text"))?;
-    if has_bare_ending(bytes) || bytes.iter().any(|one| *one < b' ' && !b"\r\n\t".contains(one)) {
+    // A CR right before the empty line has its LF taken by it.
+    let is_bare = has_bare_ending(bytes) || bytes.ends_with(b"\r");
+    if is_bare || bytes.iter().any(|one| *one < b' ' && !b"\r\n\t".contains(one)) {
         return Err(framing("a control character in a head"));
     }
     let mut lines = text.split("\r\n");
