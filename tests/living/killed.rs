@@ -9,6 +9,7 @@ use belljar_tests::{
     Program, Running, Server, TempDir, block_on, children, is_root, name_of, processes_with,
     wait_for, wait_until,
 };
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 use serde_json::json;
 
@@ -32,9 +33,11 @@ fn is_alone(test: &str) -> bool {
     false
 }
 
-/// One that has just ended by itself is as good as killed.
+/// One that has just ended by itself is as good as killed; anything else that stands in the way is a failure.
+#[track_caller]
 fn kill(pid: Pid) {
-    kill_process(pid, Signal::KILL).ok();
+    let killed = kill_process(pid, Signal::KILL);
+    assert!(matches!(killed, Ok(()) | Err(Errno::SRCH)), "{killed:?}");
 }
 
 /// The loop devices over this file.
