@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use belljar::{Error, SpecError};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 
-/// Connections that the kernel keeps until we accept them.
-const BACKLOG: i32 = 256;
+/// Connections that the kernel keeps until we accept them: of more than that, clients try again a second later.
+const BACKLOG: i32 = 4096;
 
 /// A listening Unix socket. Its file is removed with it, if it is still the same file.
 #[derive(Debug)]
@@ -105,8 +105,18 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Listens on TCP.
-pub(crate) async fn tcp(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|error| Error::Backend {
+pub(crate) fn tcp(address: SocketAddr) -> Result<TcpListener, Error> {
+    let listen = || -> io::Result<TcpListener> {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // So that a server which was just stopped can be started again.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG.cast_unsigned())
+    };
+    listen().map_err(|error| Error::Backend {
         operation: "listen",
         source: io::Error::new(
             error.kind(),

@@ -117,7 +117,7 @@ pub async fn serve(
     let tcp = match (inherited.tcp, options.listen) {
         (Some(listener), _) => Some(listener),
         // A unit that hands over a socket says where to listen.
-        (None, Some(address)) if inherited.unix.is_none() => Some(listen::tcp(address).await?),
+        (None, Some(address)) if inherited.unix.is_none() => Some(listen::tcp(address)?),
         (None, _) => None,
     };
     let unix = match inherited.unix {
