@@ -68,6 +68,21 @@ fn types_hold_under_a_strict_checker() {
     assert!(ended.code == Some(1) && ended.out().contains("[operator]"), "{ended:?}");
 }
 
+/// The type checker knows no Python that old, and the machine has a newer one.
+#[test]
+fn package_needs_no_newer_python_than_it_says() {
+    let vermin =
+        ["-c", "from vermin import main; main()", "--target=3.9-", "--no-tips", "--violations"];
+    let ended = python(&[&vermin[..], &["src/belljar"]].concat());
+    assert!(ended.code == Some(0) && ended.out().contains("Minimum required"), "{ended:?}");
+    // The control: what came later is found.
+    let directory = TempDir::new();
+    directory.file("newer.py", "match 1:\n    case 1:\n        pass\n");
+    let newer = directory.join("newer.py").display().to_string();
+    let ended = python(&[&vermin[..], &[&newer]].concat());
+    assert!(ended.code == Some(1) && ended.out().contains("requires !2, 3.10"), "{ended:?}");
+}
+
 #[test]
 fn synchronous_half_is_made_out_of_the_asynchronous_one() {
     let ended = python(&["tools/make_sync.py", "--check"]);

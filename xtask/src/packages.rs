@@ -9,13 +9,14 @@ use anyhow::{Context, Result};
 use crate::shell;
 
 /// For the Python package's own tests, the MCP client that the server is tried with, and what tries its OpenAPI document.
-const PYTHON: [&str; 6] = [
+const PYTHON: [&str; 7] = [
     "httpx==0.28.1",
     "pytest==9.2.0",
     "mypy==2.4.1",
     "maturin==1.16.0",
     "mcp==2.3.0",
     "schemathesis==4.32.5",
+    "vermin==1.9.2",
 ];
 /// The other MCP client.
 const NODE: [&str; 1] = ["@modelcontextprotocol/sdk@1.32.2"];

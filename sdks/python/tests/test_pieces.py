@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 import belljar
-from belljar import _find, _retry, _tree, _wire
+from belljar import _find, _retry, _tree, _wire, errors
 from belljar.errors import from_problem
 
 
@@ -117,6 +117,13 @@ def test_problems_become_errors_of_their_code() -> None:
         assert type(error) is kind and error.status == status, problem
     error = from_problem(503, {"kind": "unavailable", "detail": "level x needs y. hint: use z"})
     assert error.hint == "use z" and "level x" in str(error)
+
+
+def test_every_code_of_the_server_has_its_error_and_no_other() -> None:
+    document = Path(__file__).parents[3] / "docs/reference/openapi.json"
+    problem = json.loads(document.read_text())["components"]["schemas"]["Problem"]
+    assert set(errors._BY_CODE) == set(problem["properties"]["code"]["enum"])
+    assert {kind.__name__ for kind in errors._BY_CODE.values()} <= set(belljar.__all__)
 
 
 def test_lines_are_split_at_line_feeds_only() -> None:

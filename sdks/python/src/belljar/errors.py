@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiError",
     "BelljarError",
+    "BudgetError",
     "BusyError",
     "CancelledError",
     "ConflictError",
@@ -24,6 +25,7 @@ __all__ = [
     "NotFoundError",
     "PolicyError",
     "ProgramFailed",
+    "RequestTimeout",
     "ScreenedError",
     "ServerFault",
     "ServerNotFound",
@@ -133,52 +135,87 @@ class BusyError(ApiError):
     """Everything that may run runs, or a rate limit was met; ``retry_after`` says when to come back."""
 
 
+class BudgetError(ApiError):
+    """The budget of its batch was used up before this could run."""
+
+
 class UnavailableError(ApiError):
-    """This host cannot keep the level that was asked for."""
+    """This host cannot keep the level that was asked for, or cannot do this at all."""
 
 
 class CancelledError(ApiError):
-    """The server was stopped."""
+    """The server is being stopped, or was."""
+
+
+class RequestTimeout(ApiError, TimeoutError):
+    """The request's body came too slowly."""
 
 
 class ServerFault(ApiError):
     """The server's own fault; the program is not to be judged by it."""
 
 
+#: Every code that the server has.
 _BY_CODE: Mapping[str, Type[ApiError]] = {
     "spec": InvalidRequest,
-    "validation": InvalidRequest,
-    "invalid_request": InvalidRequest,
-    "refused": InvalidRequest,
     "links": InvalidRequest,
     "name_too_long": InvalidRequest,
+    "refused": InvalidRequest,
+    "method_not_allowed": InvalidRequest,
+    "unsupported_encoding": InvalidRequest,
+    "upgrade_required": InvalidRequest,
     "unauthorized": UnauthorizedError,
     "forbidden": ForbiddenError,
+    "scope": ForbiddenError,
     "denied": ForbiddenError,
     "read_only": ForbiddenError,
     "policy": PolicyError,
     "not_found": NotFoundError,
-    "expired": NotFoundError,
+    "timeout": RequestTimeout,
     "conflict": ConflictError,
     "exists": ConflictError,
-    "too_large": TooLargeError,
-    "disk_full": TooLargeError,
-    "screened": ScreenedError,
+    "not_a_directory": ConflictError,
+    "is_a_directory": ConflictError,
+    "not_empty": ConflictError,
+    "not_regular": ConflictError,
+    "paused": ConflictError,
+    "changed": ConflictError,
+    "other_file_system": ConflictError,
     "idempotency_mismatch": IdempotencyError,
     "idempotency_lost": IdempotencyError,
     "outcome_unknown": IdempotencyError,
+    "too_large": TooLargeError,
+    "headers_too_large": TooLargeError,
+    "disk_full": TooLargeError,
+    "screened": ScreenedError,
+    "budget": BudgetError,
     "busy": BusyError,
     "rate_limited": BusyError,
     "budget_spent": BusyError,
-    "unavailable": UnavailableError,
+    "quota": BusyError,
+    "overloaded": BusyError,
     "cancelled": CancelledError,
+    "draining": CancelledError,
+    "not_implemented": UnavailableError,
+    "unavailable": UnavailableError,
+    "idempotency_unavailable": ServerFault,
+    "setup": ServerFault,
+    "not_verified": ServerFault,
+    "backend": ServerFault,
+    "lost": ServerFault,
+    "audit": ServerFault,
+    "kernel": ServerFault,
+    "agent": ServerFault,
+    "ours": ServerFault,
 }
 
+#: For codes of a newer server.
 _BY_STATUS: Mapping[int, Type[ApiError]] = {
     400: InvalidRequest,
     401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
+    408: RequestTimeout,
     409: ConflictError,
     410: NotFoundError,
     413: TooLargeError,
