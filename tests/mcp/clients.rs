@@ -87,6 +87,11 @@ fn desktop_hosts_are_answered_with_nearly_no_environment() {
     pytest("desktop_hosts");
 }
 
+#[test]
+fn messages_beside_the_usual_ones_are_answered_and_break_nothing() {
+    pytest("beside_the_usual");
+}
+
 fn javascript(transport: &str, environment: &[(&str, &str)]) {
     let mut program = Program::new("/usr/bin/node")
         .arg(file("client.cjs"))

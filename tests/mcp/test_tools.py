@@ -378,6 +378,40 @@ def test_desktop_hosts_start_it_at_the_root_with_nearly_nothing(host, revision, 
         assert process.wait(DEADLINE_S) == 0
 
 
+def test_messages_beside_the_usual_ones_are_answered_and_break_nothing(tmp_path):
+    environment = {"PATH": "/usr/bin:/bin", "BELLJAR_SOCKET": str(tmp_path / "b.sock"), "BELLJAR_STATE": str(tmp_path / "state")}
+    with subprocess.Popen([BELLJAR, "mcp"], env=environment, cwd="/", stdin=-1, stdout=-1, text=True) as process:
+        def say(message):
+            process.stdin.write((message if isinstance(message, str) else json.dumps({"jsonrpc": "2.0", **message})) + "\n")
+            process.stdin.flush()
+
+        def ask(number, method, params=None):
+            say({"id": number, "method": method, **({} if params is None else {"params": params})})
+            answer = json.loads(process.stdout.readline())
+            assert answer["id"] == number, answer
+            return answer.get("result", answer.get("error"))
+
+        assert "result" not in ask(0, "initialize", INITIALIZE["params"])
+        # Before it was told that the client is ready, with a name for a number, and without parameters.
+        assert ask("early", "ping") == {} and ask(1, "ping", {}) == {}
+        say({"method": "notifications/initialized"})
+        assert ask(2, "logging/setLevel", {"level": "info"})["code"] == -32601
+        assert ask(3, "what/is/this", {"a": 1})["code"] == -32601
+        for method in ("roots/list_changed", "cancelled", "what/is/this"):
+            say({"method": f"notifications/{method}", "params": {"requestId": 99}})
+        for number, method in enumerate(("tools", "prompts", "resources", "resources/templates"), 4):
+            refused = ask(number, f"{method}/list", {"cursor": "bmV4dA"})
+            assert refused["code"] == -32602 and "bmV4dA" in refused["message"], refused
+        assert ask(8, "resources/subscribe", {"uri": "belljar://guide"})["code"] == -32601
+        assert ask(9, "resources/read", {"uri": "file:///etc/passwd"})["code"] == -32002
+        assert ask(10, "tools/call", {"name": "rm", "arguments": {}})["code"] == -32602
+        say("no message at all")
+        say("")
+        assert [tool["name"] for tool in ask(11, "tools/list")["tools"]] == TOOLS
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 0
+
+
 def test_server_that_was_named_and_is_not_there_is_told(tmp_path):
     async def body(client):
         wrong = await client.call_tool("list_sandboxes", {})

@@ -73,9 +73,10 @@ impl ServerHandler for Tools {
 
     async fn list_tools(
         &self,
-        _: Option<PaginatedRequestParams>,
+        asked: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        whole(asked)?;
         Ok(ListToolsResult::with_all_items(tools::all()))
     }
 
@@ -100,17 +101,19 @@ impl ServerHandler for Tools {
 
     async fn list_resources(
         &self,
-        _: Option<PaginatedRequestParams>,
+        asked: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
+        whole(asked)?;
         Ok(ListResourcesResult::with_all_items(shown::resources()))
     }
 
     async fn list_resource_templates(
         &self,
-        _: Option<PaginatedRequestParams>,
+        asked: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        whole(asked)?;
         Ok(ListResourceTemplatesResult::with_all_items(shown::templates()))
     }
 
@@ -125,9 +128,10 @@ impl ServerHandler for Tools {
 
     async fn list_prompts(
         &self,
-        _: Option<PaginatedRequestParams>,
+        asked: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
+        whole(asked)?;
         Ok(ListPromptsResult::with_all_items(shown::prompts()))
     }
 
@@ -137,5 +141,16 @@ impl ServerHandler for Tools {
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         shown::prompt(&request).map(Into::into)
+    }
+}
+
+/// Lists are told whole, so no cursor is one of ours.
+fn whole(asked: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match asked.and_then(|asked| asked.cursor) {
+        None => Ok(()),
+        Some(cursor) => {
+            let text = format!("no list has the cursor {cursor:?}: ask without one");
+            Err(ErrorData::invalid_params(text, None))
+        }
     }
 }
