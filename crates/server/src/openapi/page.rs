@@ -167,7 +167,9 @@ fn write_schema(to: &mut String, name: &str, schema: &Value) -> Result {
         write!(to, "<table>")?;
         for (field, one) in fields(&schema["properties"]) {
             let optional = if needed(field) { "" } else { "optional" };
-            let usual = one.get("default").filter(|usual| !usual.is_null());
+            let plain =
+                |usual: &&Value| usual.is_string() || usual.is_number() || usual.is_boolean();
+            let usual = one.get("default").filter(plain);
             let usual = usual.map_or(String::new(), |usual| {
                 format!(" Usually <code>{}</code>.", escaped(&usual.to_string()))
             });
