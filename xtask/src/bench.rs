@@ -17,6 +17,7 @@ use crate::{shell, suites};
 pub(crate) mod audit;
 mod contenders;
 pub(crate) mod egress;
+pub(crate) mod engine;
 pub(crate) mod grade;
 mod http;
 pub(crate) mod idle;
@@ -55,6 +56,7 @@ struct Times {
 pub(crate) fn cold(args: &ColdArgs) -> Result<()> {
     let belljar = binary(args.belljar.as_deref())?;
     let scratch = Scratch::make()?;
+    let _engine = engine::provide(&scratch.directory);
     let field = Field::gather(&belljar, &scratch.directory)?;
     for (name, why) in &field.absent {
         shell::say(format!("absent: {name}: {why}"));

@@ -47,7 +47,11 @@ pub(crate) fn complain(line: impl Display) {
     reason = "the ban protects the sandbox's own launches; xtask starts cargo, apt-get and test binaries"
 )]
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(host) = crate::bench::engine::host() {
+        command.env("DOCKER_HOST", host);
+    }
+    command
 }
 
 /// The cargo that started us, so that the pinned toolchain is kept.

@@ -28,6 +28,7 @@ const TARGET_GROWTH: f64 = 2.0;
 pub(crate) fn living(args: &LivingArgs) -> Result<Passed> {
     let belljar = super::binary(args.belljar.as_deref())?;
     let scratch = Scratch::make()?;
+    let _engine = super::engine::provide(&scratch.directory);
     let server = Server::start(&belljar, &scratch.directory, "living", &["--pool", "0"])?;
     let mut client = server.unix()?;
     let execs = measure_execs(&mut client, args.rounds)?;

@@ -66,6 +66,7 @@ pub(crate) fn peers(args: &PeersArgs) -> Result<Passed> {
         prereqs::install_what_can_be(&others::PACKAGES);
     }
     let scratch = Scratch::make()?;
+    let _engine = super::engine::provide(&scratch.directory);
     let size = POOL.to_string();
     let options = ["--pool", &size, "--pool-floor", &size, "--warm", "python"];
     let server = Server::start(&belljar, &scratch.directory, "peers", &options)?;
