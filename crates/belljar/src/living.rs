@@ -227,6 +227,7 @@ impl From<StoreError> for Error {
             | StoreError::Beyond { .. }
             | StoreError::Busy(_)
             | StoreError::Owned { .. }
+            | StoreError::Closed
             | StoreError::Archive(_) => Self::Conflict { what },
             StoreError::Damaged { .. } | StoreError::Io { .. } | StoreError::Stopped(_) => {
                 let source = std::io::Error::other(what);

@@ -299,7 +299,18 @@ impl Sandboxes {
         let writable = workspace.mode == WorkspaceMode::ReadWrite;
         if let Some(path) = &workspace.path {
             let copied = workspace.mode == WorkspaceMode::CopyOnWrite;
-            return Ok((!copied).then(|| Shared { path: path.clone(), writable }));
+            if copied {
+                return Ok(None);
+            }
+            let Some(shown) = &record.shown else {
+                return Ok(Some(Shared { path: path.clone(), writable, identity: None }));
+            };
+            if !shown.is_there() {
+                let why = "its workspace is another directory than when it was made, or is gone";
+                return Err(conflict(record, "start", why));
+            }
+            let (path, identity) = (shown.path.clone(), Some(shown.identity));
+            return Ok(Some(Shared { path, writable, identity }));
         }
         let Some(volume) = &workspace.volume else { return Ok(None) };
         // A tenant's volumes are its own; no name begins with a dot.
@@ -314,7 +325,7 @@ impl Sandboxes {
             std::os::unix::fs::chown(&path, Some(record.uid), Some(record.gid))
         };
         make().map_err(Error::backend("make a volume"))?;
-        Ok(Some(Shared { path, writable }))
+        Ok(Some(Shared { path, writable, identity: None }))
     }
 
     /// The lines to a sandbox that is to be used: one that was never started is started by its first use.

@@ -50,7 +50,7 @@ pub(crate) use name::{Name, Tag};
 pub(crate) use ownership::Holder;
 use ownership::{Hold, lock, own_directory};
 pub(crate) use points::{Side, Taking};
-pub(crate) use record::{CopiedWorkspace, Displaced, Record, replace, time_text};
+pub(crate) use record::{CopiedWorkspace, Displaced, Record, ShownWorkspace, replace, time_text};
 pub(crate) use workspace::{Committed, Conflicts, Left, Which, workspace_of};
 
 /// Ids that root gives the files of sandboxes, above those of runs and zygotes.
@@ -206,9 +206,14 @@ impl Store {
 
     /// Makes a sandbox with an empty disk.
     pub(crate) fn create(&self, new: NewSandbox) -> Result<Record, StoreError> {
-        let workspace = open_workspace(&new.request)?;
+        let shown = open_workspace(&new)?;
         let (mut record, _claim) = self.draft(new)?;
-        record.workspace = workspace;
+        let workspace = record.request.workspace.as_ref();
+        if workspace.is_some_and(|one| one.mode == WorkspaceMode::CopyOnWrite) {
+            record.workspace = shown.map(copied);
+        } else {
+            record.shown = shown;
+        }
         self.furnish(&mut record, Vec::new())?;
         self.commit_new(std::slice::from_ref(&record))?;
         Ok(record)
@@ -251,6 +256,7 @@ impl Store {
             standing: None,
             next_automatic: 1,
             workspace: None,
+            shown: None,
             discarded: Vec::new(),
             took: None,
         };
@@ -383,27 +389,30 @@ fn ids_of(record: &Record) -> Ids {
     Ids { uid: record.uid, gid: record.gid }
 }
 
-/// Looks at the host directory of a copy-on-write workspace.
-fn open_workspace(request: &SandboxRequest) -> Result<Option<CopiedWorkspace>, StoreError> {
-    let Some(workspace) = &request.workspace else { return Ok(None) };
-    let Some(path) =
-        workspace.path.as_ref().filter(|_| workspace.mode == WorkspaceMode::CopyOnWrite)
-    else {
+/// Looks at the host directory that is to be the workspace.
+fn open_workspace(new: &NewSandbox) -> Result<Option<ShownWorkspace>, StoreError> {
+    let Some(path) = new.request.workspace.as_ref().and_then(|one| one.path.as_ref()) else {
         return Ok(None);
     };
     let wrong = |reason: String| SpecError::new("workspace.path", reason);
-    let path =
+    let real =
         fs::canonicalize(path).map_err(|error| wrong(format!("cannot be opened: {error}")))?;
-    let status = fs::metadata(&path).map_err(StoreError::io(&path))?;
+    if !new.tenant.is_empty() && real != *path {
+        // What a policy allowed is a path without links; one that has them now was changed since.
+        return Err(wrong("has links in it: name the directory itself".to_owned()).into());
+    }
+    let status = fs::metadata(&real).map_err(StoreError::io(&real))?;
     if !status.is_dir() {
         return Err(wrong("is no directory".to_owned()).into());
     }
+    Ok(Some(ShownWorkspace { path: real, identity: (status.dev(), status.ino()) }))
+}
+
+/// The same directory as one whose changes stay in the sandbox from now on.
+fn copied(shown: ShownWorkspace) -> CopiedWorkspace {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    Ok(Some(CopiedWorkspace {
-        path,
-        identity: (status.dev(), status.ino()),
-        since: (now.tv_sec, now.tv_nsec),
-    }))
+    let ShownWorkspace { path, identity } = shown;
+    CopiedWorkspace { path, identity, since: (now.tv_sec, now.tv_nsec) }
 }
 
 fn new_id() -> Result<String, StoreError> {

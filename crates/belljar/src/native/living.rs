@@ -75,6 +75,9 @@ pub struct Raise {
 pub struct Shared {
     pub path: PathBuf,
     pub writable: bool,
+    /// Device and inode of the directory that was meant, with `path` as it really is: another one in its place, or a link
+    /// on the way to it, is refused. Nothing for directories of our own.
+    pub identity: Option<(u64, u64)>,
 }
 
 /// What bounds the files that a sandbox writes.

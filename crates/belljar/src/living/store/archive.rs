@@ -107,7 +107,7 @@ impl Store {
             let paths = sheets.iter().rev().map(|sheet| self.disks.all.sheet(sheet).join(name));
             paths.filter(|path| path.exists()).map(|path| Place::open(&path)).collect()
         };
-        write::write(&image, tree, target).map_err(StoreError::io(Path::new("the archive")))
+        write::write(&image, tree, target).map_err(StoreError::files(Path::new("the archive")))
     }
 
     /// Makes a sandbox of an archive, which may be anybody's: it is checked as a whole while it is read, and nothing of it

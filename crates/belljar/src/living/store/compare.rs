@@ -59,7 +59,7 @@ impl Store {
         let sides =
             Sides { before: open(&old[same..])?, after: open(&new[same..])?, common, image };
         let shown = target_of(tree);
-        differences(sides, &shown.to_string_lossy(), most, gathered).map_err(StoreError::io(&shown))
+        differences(sides, &shown.to_string_lossy(), most, gathered).map_err(StoreError::files(&shown))
     }
 
     /// The sheets of a point, the lowest first.
@@ -77,5 +77,5 @@ impl Store {
 }
 
 fn place(path: &Path) -> Result<Place, StoreError> {
-    Place::open(path).map_err(StoreError::io(path))
+    Place::open(path).map_err(StoreError::files(path))
 }

@@ -39,6 +39,11 @@ pub(crate) enum StoreError {
     Damaged { path: PathBuf, reason: String },
     #[error("the archive is refused: {0}")]
     Archive(String),
+    #[error(
+        "a program has closed a directory of the sandbox to its own user, so that its files cannot be read. hint: go \
+         back to a point before that with rollback"
+    )]
+    Closed,
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
     /// Only in tests: the point where a crash is tried.
@@ -50,6 +55,15 @@ impl StoreError {
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, source }
+    }
+
+    /// The same of files of a sandbox, which its programs may close.
+    pub(crate) fn files(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.raw_os_error() {
+            Some(errno) if errno == Errno::ACCESS.raw_os_error() => Self::Closed,
+            _ => Self::Io { path, source },
+        }
     }
 
     fn errno(&self) -> Option<i32> {

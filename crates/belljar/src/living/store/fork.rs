@@ -52,6 +52,7 @@ impl Store {
             record.parent = Some(parent.id.clone());
             record.request.name = Some(record.name.to_string());
             record.workspace.clone_from(&parent.workspace);
+            record.shown.clone_from(&parent.shown);
             record.discarded.clone_from(&parent.discarded);
             record.points =
                 parent.points.iter().filter(|point| point.is_named()).cloned().collect();

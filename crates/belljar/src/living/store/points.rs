@@ -199,7 +199,7 @@ impl Store {
                 let changed = meta.mode != 0o755 || !walk::attributes(&open)?.is_empty();
                 Ok(changed || !walk::names(&open)?.is_empty())
             });
-            if found.map_err(StoreError::io(&path))? {
+            if found.map_err(StoreError::files(&path))? {
                 return Ok(false);
             }
         }
@@ -211,7 +211,7 @@ impl Store {
         for tree in trees {
             let path = self.disks.all.sheet(sheet).join(tree);
             let counts = Place::open(&path).and_then(|place| copy::count(&place));
-            let counts = counts.map_err(StoreError::io(&path))?;
+            let counts = counts.map_err(StoreError::files(&path))?;
             sum = Counts { bytes: sum.bytes + counts.bytes, files: sum.files + counts.files };
         }
         Ok(sum)
@@ -230,7 +230,7 @@ impl Store {
             private_directory(&to.join(tree))?;
             let copied = Place::open(&from.join(tree))
                 .and_then(|source| copy::copy_tree(&source, &Place::open(&to.join(tree))?));
-            let counts = copied.map_err(StoreError::io(&to))?;
+            let counts = copied.map_err(StoreError::files(&to))?;
             sum = Counts { bytes: sum.bytes + counts.bytes, files: sum.files + counts.files };
         }
         self.disks.all.sync(&sheet.disk)?;
@@ -278,7 +278,7 @@ impl Store {
                 let places = places.map(|path| Place::open(&path)).collect::<Result<_, _>>()?;
                 merge(places, &Place::open(&to.join(tree))?, How::Link)
             };
-            merge().map_err(StoreError::io(&to))?;
+            merge().map_err(StoreError::files(&to))?;
         }
         self.disks.all.sync(&record.disk)?;
         self.steps.reach("merged")?;

@@ -58,6 +58,9 @@ pub(crate) struct Record {
     pub standing: Option<Tag>,
     pub next_automatic: u64,
     pub workspace: Option<CopiedWorkspace>,
+    /// The host directory that is shown as it is. Nothing in records of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<ShownWorkspace>,
     /// Sheets whose changes in the workspace were let go of.
     pub discarded: Vec<SheetId>,
     /// It has just taken a name from another, and that one may not know it yet.
@@ -84,6 +87,26 @@ impl Point {
     /// Whether somebody gave it its name, and wants it to stay.
     pub(crate) fn is_named(&self) -> bool {
         !self.automatic && !self.passing
+    }
+}
+
+/// A host directory, as it was when it was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ShownWorkspace {
+    /// Without a link in it.
+    pub path: PathBuf,
+    /// Device and inode: another directory under the same path is not the one that was meant.
+    pub identity: (u64, u64),
+}
+
+impl ShownWorkspace {
+    /// Whether that directory is still there.
+    pub(crate) fn is_there(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let found = std::fs::canonicalize(&self.path).ok().filter(|path| *path == self.path);
+        let status = found.and_then(|path| std::fs::metadata(path).ok());
+        status.is_some_and(|status| (status.dev(), status.ino()) == self.identity)
     }
 }
 

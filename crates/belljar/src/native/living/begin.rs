@@ -270,14 +270,18 @@ fn root(raise: &Raise) -> Result<Root, Error> {
     }
     if let Some(shared) = &raise.workspace {
         root.binds.push(Bind {
-            source: real(&shared.path)?,
+            // One that was looked at before is not resolved again: whoever writes above it could lead us elsewhere.
+            source: match shared.identity {
+                Some(_) => shared.path.clone(),
+                None => real(&shared.path)?,
+            },
             target: PathBuf::from(WORKSPACE),
             kind: if shared.writable {
                 BindKind::WritableDirectory
             } else {
                 BindKind::ReadOnlyDirectory
             },
-            identity: None,
+            identity: shared.identity,
         });
     }
     let (bytes, inodes) = (raise.spec.limits.disk_bytes, raise.spec.limits.inodes);
