@@ -92,7 +92,7 @@ pub fn list(
     most: usize,
 ) -> Result<Vec<RunLine>, StoreError> {
     let mut found = Vec::new();
-    let which = Rows { tenant: filter.tenant.as_deref(), before };
+    let which = Rows { tenant: filter.tenant.as_deref(), before, since_us: filter.since_us };
     each_run(store, which, |line| {
         let began_us = line.summary.began_us.unwrap_or_default();
         if filter.matches(began_us, &line.verdict, &line.summary) {

@@ -86,7 +86,8 @@ pub fn statistics(store: &Store, filter: &Filter) -> Result<Stats, StoreError> {
     let [verdict, event, risk, language, level, label, user, start, day] = &mut counters;
     let mut hours = Counter::default();
     let (mut first, mut last) = (u64::MAX, 0);
-    let which = Rows { tenant: filter.tenant.as_deref(), before: None };
+    let (tenant, since_us) = (filter.tenant.as_deref(), filter.since_us);
+    let which = Rows { tenant, before: None, since_us };
     each_run(store, which, |line| {
         let summary = &line.summary;
         let began_us = summary.began_us.unwrap_or_default();

@@ -45,7 +45,12 @@ pub struct Rows<'a> {
     pub tenant: Option<&'a str>,
     /// Those before this one.
     pub before: Option<u64>,
+    /// None that were written long before this: nothing that began since then is among them.
+    pub since_us: Option<u64>,
 }
+
+/// How far a clock may have been set back while records were written.
+const SLACK_US: u64 = 3_600_000_000;
 
 /// Whether a scan goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +134,8 @@ impl Store {
                 summary: row.get(4).map_err(&wrong)?,
                 is_open: row.get(5).map_err(&wrong)?,
             };
-            if take(line) == Scan::Stop {
+            let is_past = |since: u64| line.at_us.saturating_add(SLACK_US) < since;
+            if which.since_us.is_some_and(is_past) || take(line) == Scan::Stop {
                 break;
             }
         }

@@ -77,7 +77,7 @@ fn lines_of_a_tenant_are_found_by_their_key() {
     }
     let lines = |tenant, before| {
         let mut found = Vec::new();
-        let which = Rows { tenant, before };
+        let which = Rows { tenant, before, since_us: None };
         store
             .each_line_back(which, |line| {
                 assert!(line.is_open);
@@ -100,6 +100,27 @@ fn lines_of_a_tenant_are_found_by_their_key() {
         .collect();
     assert!(!plan.iter().any(|step| step.starts_with("SCAN")), "{plan:?}");
     assert!(plan.iter().any(|step| step.contains("records_of_key")), "{plan:?}");
+}
+
+#[test]
+fn scan_ends_where_nothing_can_have_begun_since() {
+    let place = Place::new();
+    let mut store = place.open();
+    let hour = 3_600_000_000;
+    for (number, at_us) in [1, hour, 3 * hour, 2 * hour + 1, 4 * hour].into_iter().enumerate() {
+        let (run, summary) = (format!("RUN{number}"), "{}".to_owned());
+        let entry = Entry { at_us, kind: "start".into(), run, summary, detail: "{}".into() };
+        let run_is = RunIs::Begun { engine: "e".into() };
+        store.append(vec![Append { entry, run_is }]).unwrap();
+    }
+    let mut seen = Vec::new();
+    let which = Rows { tenant: None, before: None, since_us: Some(3 * hour) };
+    let take = |line: Line| {
+        seen.push(line.run);
+        Scan::On
+    };
+    store.each_line_back(which, take).unwrap();
+    assert_eq!(seen, ["RUN4", "RUN3", "RUN2"], "a clock may be set back by less than an hour");
 }
 
 #[test]
