@@ -1,5 +1,6 @@
 //! The one entry: everything that runs, runs through an Engine.
 
+mod counts;
 mod run;
 mod unseen;
 
@@ -34,6 +35,7 @@ use crate::pool::{Pool, PoolConfig, PoolStats, Profile};
 use crate::screen::{Gate, Screener, Sources};
 use crate::secrets::{Given, SecretPlaces};
 
+pub use counts::{ByWord, RunCounts};
 pub use run::Run;
 
 /// Zygotes that may die before one makes the copy that is wanted.
@@ -125,6 +127,7 @@ pub struct Engine {
     pool: Option<Arc<Pool>>,
     audit: Option<Recorder>,
     swept: Arc<Once>,
+    counts: Arc<RunCounts>,
 }
 
 impl Engine {
@@ -147,7 +150,8 @@ impl Engine {
         let (alive, spare) = (Alive::default(), Arc::default());
         let pool = config.pool.clone().map(|config| Arc::new(Pool::new(config)));
         let swept = Arc::new(Once::new());
-        Ok(Self { config, host, languages, screener, alive, spare, pool, audit, swept })
+        let counts = Arc::default();
+        Ok(Self { config, host, languages, screener, alive, spare, pool, audit, swept, counts })
     }
 
     /// Gives the first run a keeper that was started ahead.
@@ -333,6 +337,11 @@ impl Engine {
 
     pub(crate) fn launcher(&self) -> &std::path::Path {
         &self.config.launcher
+    }
+
+    /// How runs ended so far.
+    pub fn counts(&self) -> &RunCounts {
+        &self.counts
     }
 
     pub fn languages(&self) -> &Languages {

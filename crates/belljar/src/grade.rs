@@ -41,6 +41,7 @@ use crate::model::error::Error;
 use crate::model::level::Level;
 use crate::model::limits::LimitsRequest;
 use crate::model::request::{Data, RunRequest, StartRequest};
+use crate::model::screening::ScreenMode;
 use crate::model::spec::WORKSPACE;
 use crate::queue::Place;
 use case::{is_false, present};
@@ -103,6 +104,9 @@ pub struct GradeRequest {
     pub feedback_chars: Option<usize>,
     pub labels: BTreeMap<String, String>,
     pub start: StartRequest,
+    /// How candidates are read before they are run. An operator's to say, so no request does.
+    #[serde(skip)]
+    pub screen: ScreenMode,
 }
 
 /// What one case is kept apart from the next by.
@@ -314,6 +318,7 @@ impl Engine {
             language: Some(checked.language.clone()),
             file_name: Some(checked.file.clone()),
             files: checked.request.files.clone(),
+            screen: checked.request.screen,
             ..RunRequest::default()
         };
         self.prepare(candidate)?.screen().await?;

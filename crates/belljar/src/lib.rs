@@ -58,7 +58,7 @@ pub use belljar_jail::layer::{Check, Layer};
 pub use belljar_jail::living::talk as living_talk;
 pub use belljar_jail::plan::{Fault, FaultKind, Hold, Tree};
 pub use belljar_jail::report::Step;
-pub use engine::{Config, Engine, Run, enter_role};
+pub use engine::{ByWord, Config, Engine, Run, RunCounts, enter_role};
 pub use events::EventSink;
 pub use grade::Value;
 pub use living::files::{

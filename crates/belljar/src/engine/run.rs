@@ -197,6 +197,7 @@ impl Run<'_> {
             }
             Err(error) => (Err(error), None),
         };
+        self.engine.counts.ended(&result);
         if let Some(recording) = recording {
             recording.end(&result).await?;
         }
