@@ -16,6 +16,7 @@ use hyper::{HeaderMap, Method, Uri};
 use crate::api::{Access, Load, Operation};
 use crate::door::Peer;
 use crate::http::Server;
+use crate::http::body::Reading;
 use crate::idempotency;
 use crate::journal::Answered;
 use crate::keys::hex;
@@ -133,6 +134,8 @@ async fn go_on(
     }
     let Some(principal) = principal else { return next.run(request).await };
     request.extensions_mut().insert(Arc::clone(&principal));
+    let (bodies, tenant) = (Arc::clone(&server.bodies), principal.tenant.name().to_owned());
+    request.extensions_mut().insert(Reading { bodies, tenant });
     let once = operation.is_some_and(|operation| operation.once);
     match request.headers().get(idempotency::HEADER).cloned() {
         Some(key) if once => idempotency::answer(server, &principal, &key, request, next).await,

@@ -10,6 +10,7 @@ pub(crate) mod lines;
 mod meta;
 mod page;
 mod pipe;
+mod requests;
 mod runs;
 mod sandboxes;
 mod terminal;
@@ -36,13 +37,14 @@ use crate::policy::Policy;
 use crate::principal::{Principal, Tenant};
 use crate::problem::Problem;
 use crate::scope::Scope;
+use crate::shares::Shares;
 use crate::stop::Stop;
 use crate::trace::Spans;
 
-pub(crate) use terminal::MOST_TERMINALS;
+pub(crate) use terminal::terminals;
 
 /// Names the tenant whose sandboxes somebody with the scope `admin` means.
-const TENANT: &str = "belljar-tenant";
+pub(crate) const TENANT: &str = "belljar-tenant";
 
 /// What all requests share.
 #[derive(Debug)]
@@ -60,6 +62,8 @@ pub(crate) struct Server {
     pub(crate) policy: Policy,
     pub(crate) admission: Admission,
     pub(crate) memory: Memory,
+    /// Bodies that are being read.
+    pub(crate) bodies: Arc<body::Bodies>,
     pub(crate) table: Table,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) journal: Journal,
@@ -67,7 +71,7 @@ pub(crate) struct Server {
     /// Taken while a sandbox is made by somebody who may have only so many.
     pub(crate) making: tokio::sync::Mutex<()>,
     /// Room for terminals, which outlive their connections.
-    pub(crate) terminals: Arc<tokio::sync::Semaphore>,
+    pub(crate) terminals: Arc<Shares>,
 }
 
 /// Every operation there is.
@@ -75,6 +79,7 @@ pub(crate) fn api() -> Api {
     let mut api = Api::default();
     meta::enter(&mut api);
     runs::enter(&mut api);
+    requests::enter(&mut api);
     batches::enter(&mut api);
     grades::enter(&mut api);
     evolutions::enter(&mut api);
@@ -119,7 +124,13 @@ impl FromRequestParts<Arc<Server>> for Mine {
                 let own = server.all_sandboxes.of(principal.tenant.name());
                 return Ok(Self(own.on_account_of(principal.owner())));
             }
-            Some(named) => named.to_str().unwrap_or_default(),
+            Some(named) => named.to_str().ok().filter(|name| {
+                // Nothing is the owner, who has no name.
+                name.is_empty() || crate::keys::check_name(TENANT, name).is_ok()
+            }),
+        };
+        let Some(named) = named else {
+            return Err(Problem::field("Belljar-Tenant", "is no name of a tenant"));
         };
         if principal.tenant != Tenant::Owner {
             principal.needs(Scope::Admin)?;

@@ -21,13 +21,15 @@ use axum::response::{IntoResponse, Response};
 use belljar::audit::{self, Filter};
 use belljar::store::Store;
 use hyper::header::{ACCEPT, HeaderValue};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::front::RequestId;
-use crate::http::{Server, body};
+use crate::http::body::{self, Reading};
+use crate::http::{Server, TENANT};
 use crate::principal::Principal;
 use crate::problem::Problem;
+use crate::wire::MAX_BODY_BYTES;
 use kept::{Claim, Ending, Found, Kept};
 use recorded::{Came, Reader, Recorded};
 
@@ -43,8 +45,6 @@ const MOST_KEYS: usize = 10_000;
 const MOST_BYTES: usize = 64 << 20;
 /// How many more may be remembered in their order than there are, before those that are gone are left out.
 const SLACK: usize = 64;
-/// Bodies that are read at once: with a key they are read before there is a place for them.
-const MOST_BODIES: usize = 32;
 /// Of two requests with one key the second waits until the first is claimed; others hardly ever do.
 const TURNS: usize = 64;
 /// Runs of a lost request that are named.
@@ -106,7 +106,6 @@ impl Shelf {
 #[derive(Debug)]
 pub(crate) struct Memory {
     tenants: Mutex<HashMap<String, Shelf>>,
-    bodies: Semaphore,
     turns: [tokio::sync::Mutex<()>; TURNS],
     /// Nothing for who is gone after one request.
     kept: Option<Kept>,
@@ -125,7 +124,7 @@ impl Memory {
     pub(crate) fn new(kept: Option<Kept>) -> Self {
         let turns = std::array::from_fn(|_| tokio::sync::Mutex::default());
         let (tenants, under_way) = (Mutex::default(), Mutex::default());
-        Self { tenants, bodies: Semaphore::new(MOST_BODIES), turns, kept, under_way }
+        Self { tenants, turns, kept, under_way }
     }
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -157,7 +156,7 @@ impl Memory {
 
     /// Looks a key up, and claims it if it is new.
     async fn begin(&self, server: &Server, claim: &Claim) -> Result<Known, Problem> {
-        let turn = self.turns[usize::from(claim.key[0]) % TURNS].lock().await;
+        let turn = self.turn(claim).await;
         if let Some(before) = self.look(claim)? {
             return Ok(Known::Before(before));
         }
@@ -214,6 +213,28 @@ impl Memory {
         answer
     }
 
+    /// Ends what goes on under a tenant's key; says whether anything did. On return it is gone.
+    pub(crate) async fn end(&self, tenant: &str, key: &str) -> bool {
+        let claim = Claim::new(tenant, key, &[], "");
+        // Whoever has just sent it may be claiming it still.
+        let turn = self.turn(&claim).await;
+        let found = {
+            let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+            let entry = tenants.get(tenant).and_then(|shelf| shelf.entries.get(&claim.key));
+            entry.map(|entry| Arc::clone(&entry.answer)).filter(|answer| answer.goes_on())
+        };
+        drop(turn);
+        match found {
+            Some(answer) => answer.end().await,
+            None => false,
+        }
+    }
+
+    /// The turn of whoever claims this key.
+    async fn turn(&self, claim: &Claim) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turns[usize::from(claim.key[0]) % TURNS].lock().await
+    }
+
     fn forget(&self, claim: &Claim) {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(shelf) = tenants.get_mut(&claim.tenant) else { return };
@@ -246,7 +267,24 @@ impl Memory {
                 self.forget(claim);
             }
         };
-        answer.record(next.run(request), keep).await;
+        let ended = tokio::select! {
+            biased;
+            () = answer.is_to_end() => true,
+            () = answer.record(next.run(request), keep) => false,
+        };
+        if ended {
+            self.let_go(claim).await;
+            answer.ended();
+        }
+    }
+
+    /// What its caller ended is over, and whoever asks again is told that it has no answer.
+    async fn let_go(&self, claim: &Claim) {
+        let Some(kept) = &self.kept else { return };
+        // What could not be written is told from memory, as what was cut off.
+        if kept.end(&claim.tenant, claim.key, Ending::LetGo).await.is_ok() {
+            self.forget(claim);
+        }
     }
 
     /// How many answers are kept, for whoever counts them.
@@ -321,16 +359,18 @@ async fn try_answer(
     next: Next,
 ) -> Result<Response, Problem> {
     let key = check(key)?;
-    let reading = server.memory.bodies.try_acquire();
-    let reading = reading.map_err(|_| Problem::coded("busy", "too many bodies are being read"))?;
     let (head, body) = request.into_parts();
-    let bytes = body::whole(body).await?;
-    drop(reading);
+    let reading = head.extensions.get::<Reading>();
+    let reading = reading.ok_or_else(|| Problem::coded("ours", "nobody asked"))?;
+    let bytes = body::whole(body, reading, MAX_BODY_BYTES).await?;
     let accept = head.headers.get(ACCEPT).map_or(&b""[..], HeaderValue::as_bytes);
     let target = head.uri.path_and_query().map_or("", |one| one.as_str());
     let named = head.extensions.get::<RequestId>();
     let request_id = named.map_or("", |id| id.0.as_str());
-    let asked: [&[u8]; 4] = [head.method.as_str().as_bytes(), target.as_bytes(), accept, &bytes];
+    // In whose name is a part of what is asked.
+    let tenant = head.headers.get(TENANT).map_or(&b""[..], HeaderValue::as_bytes);
+    let asked: [&[u8]; 5] =
+        [head.method.as_str().as_bytes(), target.as_bytes(), accept, tenant, &bytes];
     let claim = Claim::new(principal.tenant.name(), &key, &asked, request_id);
     let resume =
         head.headers.get(LAST_EVENT).and_then(|id| id.to_str().ok()).map(ToOwned::to_owned);

@@ -223,7 +223,7 @@ fn read(path: &Path) -> io::Result<(Key, Identity)> {
     Ok((key, identity))
 }
 
-fn check_name(field: &str, name: &str) -> Result<(), SpecError> {
+pub(crate) fn check_name(field: &str, name: &str) -> Result<(), SpecError> {
     let may = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let first = name.chars().next().is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     if first && name.len() <= MOST_NAME && name.chars().all(may) && name != "token" {

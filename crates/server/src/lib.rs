@@ -27,6 +27,7 @@ mod principal;
 mod problem;
 mod scope;
 mod serve;
+mod shares;
 mod stall;
 mod stop;
 mod tending;

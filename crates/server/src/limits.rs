@@ -69,20 +69,19 @@ impl Limits {
         }
     }
 
-    /// Lets a caller's requests begin, all of them or none.
+    /// Lets a caller's requests begin, all of them or none; each has its own rules.
     pub(crate) fn admit(
         &self,
         caller: &Caller,
         asked: &[RunRequest],
-        applied: &Applied,
+        applied: &[Applied],
     ) -> Result<Admitted, Problem> {
-        let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
-        let left = self.admit_caller(caller, count, applied)?;
+        let left = self.admit_all(caller, applied)?;
         for one in asked {
-            self.admit_labels(&one.labels)?;
+            self.admit_labels(caller, &one.labels)?;
         }
         // Last: whoever is refused above has nothing to give back.
-        let reserved = self.budgets.reserve(asked)?;
+        let reserved = self.budgets.reserve(tenant_of(caller.key.as_deref()), asked)?;
         Ok(Admitted { left, reserved })
     }
 
@@ -93,8 +92,8 @@ impl Limits {
         (sandbox, labels): (&str, &BTreeMap<String, String>),
         applied: &Applied,
     ) -> Result<Option<Left>, Problem> {
-        let left = self.admit_caller(caller, 1, applied)?;
-        self.admit_labels(labels)?;
+        let left = self.admit_caller(caller, applied)?;
+        self.admit_labels(caller, labels)?;
         if let Some(limiter) = &self.sandboxes {
             let told = |no: rate::No| no.told("rate-sandbox", "the sandbox");
             limiter.take(sandbox, 1).map_err(told)?;
@@ -102,36 +101,71 @@ impl Limits {
         Ok(left)
     }
 
-    pub(crate) fn admit_labels(&self, labels: &BTreeMap<String, String>) -> Result<(), Problem> {
+    /// Counted for each tenant: what one sends under a label costs no other, and tells no other of it.
+    pub(crate) fn admit_labels(
+        &self,
+        caller: &Caller,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), Problem> {
+        let tenant = tenant_of(caller.key.as_deref());
         for (name, limiter) in &self.labels {
             let Some(value) = labels.get(name) else { continue };
             let rule = format!("rate-label {name}");
-            limiter.take(value, 1).map_err(|no| no.told(&rule, &format!("{name}={value}")))?;
+            let told = |no: rate::No| no.told(&rule, &format!("{name}={value}"));
+            limiter.take(&of_tenant(tenant, value), 1).map_err(told)?;
         }
         Ok(())
     }
 
-    /// A rate of the policy stands in for that of the flags.
     pub(crate) fn admit_caller(
         &self,
         caller: &Caller,
-        count: u32,
         applied: &Applied,
     ) -> Result<Option<Left>, Problem> {
+        self.admit_all(caller, std::slice::from_ref(applied))
+    }
+
+    /// So many as there are rules for. A rate of the policy for its key stands in for that of the flags; one for a label,
+    /// which the caller chose, counts beside it.
+    fn admit_all(&self, caller: &Caller, applied: &[Applied]) -> Result<Option<Left>, Problem> {
         let (rule, limiter, who) = match (&caller.key, caller.uid) {
             (Some(key), _) => ("rate", &self.keys, key.clone()),
             (None, uid) => ("rate-local", &self.local, format!("uid {}", uid.unwrap_or_default())),
         };
-        let mut left = None;
-        for (section, limiter) in applied.run_rates() {
+        let mut counted: Vec<(String, &Limiter, u32)> = Vec::new();
+        let mut stands_in = false;
+        for (section, limiter, is_label) in applied.iter().flat_map(Applied::run_rates) {
             let rule = format!("{section}.rate");
-            left = Some(limiter.take(&who, count).map_err(|no| no.told(&rule, &who))?);
+            stands_in |= !is_label;
+            match counted.iter_mut().find(|(known, ..)| *known == rule) {
+                Some((.., count)) => *count += 1,
+                None => counted.push((rule, limiter, 1)),
+            }
         }
-        if let (None, Some(limiter)) = (&left, limiter) {
-            left = Some(limiter.take(&who, count).map_err(|no| no.told(rule, &who))?);
+        if let (false, Some(limiter)) = (stands_in, limiter) {
+            let count = u32::try_from(applied.len()).unwrap_or(u32::MAX);
+            counted.push((rule.to_owned(), limiter, count));
+        }
+        let mut left: Option<Left> = None;
+        for (rule, limiter, count) in counted {
+            let one = limiter.take(&who, count).map_err(|no| no.told(&rule, &who))?;
+            left = left.filter(|left| left.remaining <= one.remaining).or(Some(one));
         }
         Ok(left)
     }
+}
+
+/// Whose records and labels are meant by a caller's name; the owner has none.
+fn tenant_of(key: Option<&str>) -> &str {
+    match key {
+        None | Some("token") => "",
+        Some(key) => key.split('/').next().unwrap_or_default(),
+    }
+}
+
+/// A label's value as it is counted.
+fn of_tenant(tenant: &str, value: &str) -> String {
+    format!("{tenant}/{value}")
 }
 
 impl Limits {

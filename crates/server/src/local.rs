@@ -13,6 +13,7 @@ use tokio::io::DuplexStream;
 use crate::admission::{Admission, AdmissionOptions};
 use crate::connections::converse;
 use crate::door::{Door, Peer};
+use crate::http::body::Bodies;
 use crate::http::evolutions::Evolutions;
 use crate::http::{self, Server};
 use crate::idempotency::Memory;
@@ -62,7 +63,8 @@ impl Local {
             metrics,
             spans: None,
             making: tokio::sync::Mutex::default(),
-            terminals: Arc::new(tokio::sync::Semaphore::new(http::MOST_TERMINALS)),
+            terminals: http::terminals(),
+            bodies: Bodies::new(1),
         });
         let router = http::router(routes, Arc::clone(&server));
         Ok(Self { server, router })

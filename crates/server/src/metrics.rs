@@ -5,6 +5,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use belljar::RunCounts;
+
 use crate::api::Table;
 
 /// Upper bounds of the classes of time, in microseconds.
@@ -70,10 +72,16 @@ impl Metrics {
         of.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// The text that Prometheus reads; `gauges` are numbers that others know.
-    pub(crate) fn text(&self, table: &Table, gauges: &[(&str, &str, f64)]) -> String {
+    /// The text that Prometheus reads; `runs` and `gauges` are numbers that others know.
+    pub(crate) fn text(
+        &self,
+        table: &Table,
+        runs: &RunCounts,
+        gauges: &[(&str, &str, f64)],
+    ) -> String {
         let mut text = String::new();
-        self.write(&mut text, table, gauges).ok(); // Writing to memory does not fail.
+        // Writing to memory does not fail.
+        self.write(&mut text, table, gauges).and_then(|()| write_runs(&mut text, runs)).ok();
         text
     }
 
@@ -181,6 +189,20 @@ impl Metrics {
             ),
         ]
     }
+}
+
+/// How runs ended and what was refused, by words that are ours.
+fn write_runs(to: &mut String, runs: &RunCounts) -> std::fmt::Result {
+    for (name, label, help, counts) in [
+        ("belljar_runs_total", "verdict", "Runs by how they ended, or by our error", runs.runs()),
+        ("belljar_events_total", "kind", "What runs tried and were refused", runs.events()),
+    ] {
+        head(to, name, "counter", help)?;
+        for (word, count) in counts {
+            writeln!(to, "{name}{{{label}=\"{word}\"}} {count}")?;
+        }
+    }
+    Ok(())
 }
 
 fn head(to: &mut String, name: &str, kind: &str, help: &str) -> std::fmt::Result {

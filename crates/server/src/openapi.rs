@@ -153,9 +153,16 @@ fn responses(operation: &Operation, path: &str, generator: &mut SchemaGenerator)
     let mut all: BTreeMap<u16, Value> = BTreeMap::new();
     let id = json!({ "X-Request-Id": { "schema": { "type": "string" } } });
     for gives in &operation.gives {
-        let response = all
-            .entry(gives.status)
-            .or_insert_with(|| json!({ "description": reason(gives.status), "headers": id }));
+        let response = all.entry(gives.status).or_insert_with(|| {
+            let mut headers = id.clone();
+            if operation.once {
+                headers["Idempotent-Replayed"] = json!({
+                    "description": "`true` where this is the answer to an earlier request with the same key.",
+                    "schema": { "type": "string", "enum": ["true"] },
+                });
+            }
+            json!({ "description": reason(gives.status), "headers": headers })
+        });
         if !gives.kind.is_empty() {
             let schema =
                 gives.schema.map_or(json!({ "type": "string" }), |of| json!(of(generator)));
@@ -165,7 +172,14 @@ fn responses(operation: &Operation, path: &str, generator: &mut SchemaGenerator)
     for status in refusals(operation, path) {
         let content =
             json!({ wire::PROBLEM: { "schema": { "$ref": format!("#{SCHEMAS}/Problem") } } });
-        let problem = json!({ "description": reason(status), "headers": id, "content": content });
+        let mut headers = id.clone();
+        if matches!(status, 429 | 503) {
+            headers["Retry-After"] = json!({
+                "description": "Seconds after which another try is worth it, where one is.",
+                "schema": { "type": "integer" },
+            });
+        }
+        let problem = json!({ "description": reason(status), "headers": headers, "content": content });
         all.entry(status).or_insert(problem);
     }
     let named: Map<String, Value> =
@@ -241,6 +255,11 @@ fn problem_schema() -> Value {
             "step": { "type": "string" },
             "errno": { "type": "string" },
             "screening": { "type": "object" },
+            "executions": {
+                "type": "array",
+                "items": { "type": "string" },
+                "description": "The runs that a request began whose answer is unknown.",
+            },
         },
     })
 }

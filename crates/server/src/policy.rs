@@ -181,10 +181,15 @@ impl Policy {
 
     /// A place among the runs of a tenant, by the least of the rules that count them.
     pub(crate) fn enter(&self, applied: &Applied, runs: usize) -> Result<Running, Problem> {
+        self.enter_all(std::slice::from_ref(applied), runs)
+    }
+
+    /// The same for requests that come together, by the rules of each of them.
+    pub(crate) fn enter_all(&self, all: &[Applied], runs: usize) -> Result<Running, Problem> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let who = applied.who.clone();
+        let who = all.first().map(|applied| applied.who.clone()).unwrap_or_default();
         let now = running.get(&who).copied().unwrap_or(0);
-        for section in applied.sections() {
+        for section in all.iter().flat_map(Applied::sections) {
             let Some(most) = section.rules.concurrent_runs else { continue };
             if now + runs > most {
                 let rule = format!("{}.concurrent_runs", section.name);
@@ -276,8 +281,9 @@ impl Applied {
         self.sections().try_for_each(|section| section.check_sandbox(asked))
     }
 
-    /// Whether a directory of the host may be a workspace: some rule must say so, and none otherwise.
-    pub(crate) fn check_workspace(&self, path: &Path) -> Result<(), Problem> {
+    /// Whether a directory of the host may be a workspace: some rule must say so, and none otherwise. Given back is the
+    /// path that was looked at, without links: the one that was asked for may lead elsewhere by now.
+    pub(crate) fn check_workspace(&self, path: &Path) -> Result<PathBuf, Problem> {
         let real = fs::canonicalize(path).unwrap_or_default();
         let told: Vec<_> = self.sections().filter_map(|one| one.workspace(&real)).collect();
         if told.is_empty() {
@@ -285,7 +291,21 @@ impl Applied {
                           socket, unless the policy lists it in workspaces: use a volume, or send files";
             return Err(Problem::field("workspace.path", reason));
         }
-        told.into_iter().collect()
+        told.into_iter().collect::<Result<(), Problem>>()?;
+        Ok(real)
+    }
+
+    /// Whether cases may take so long.
+    pub(crate) fn case_times<'a>(
+        &self,
+        field: &str,
+        cases: impl IntoIterator<Item = &'a belljar::grade::Case>,
+    ) -> Result<(), Problem> {
+        for (index, case) in cases.into_iter().enumerate() {
+            let field = format!("{field}[{index}].timeout_ms");
+            self.sections().try_for_each(|section| section.time(case.timeout_ms, &field))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn language(&self, language: Option<&str>) -> Result<(), Problem> {
@@ -298,7 +318,7 @@ impl Applied {
     }
 
     pub(crate) fn timeout(&self, asked: Option<u64>) -> Result<(), Problem> {
-        self.sections().try_for_each(|section| section.timeout(asked))
+        self.sections().try_for_each(|section| section.time(asked, "timeout_ms"))
     }
 
     pub(crate) fn screen(&self, mode: &mut ScreenMode) {
@@ -313,23 +333,18 @@ impl Applied {
         self.sections().filter_map(most).min_by_key(|(_, most)| *most)
     }
 
-    /// The rates of runs that count for it.
-    pub(crate) fn run_rates(&self) -> impl Iterator<Item = (&str, &Limiter)> {
-        self.limiters(|limiters| limiters.runs.as_ref())
+    /// The rates of runs that count for it, and whether each is for labels, which a caller chooses.
+    pub(crate) fn run_rates(&self) -> impl Iterator<Item = (&str, &Limiter, bool)> {
+        self.names.iter().filter_map(|(name, place)| {
+            let limiter = self.loaded.limiters.get(name)?.runs.as_ref()?;
+            Some((name.as_str(), limiter, matches!(place, Where::Label(_))))
+        })
     }
 
     /// The rates of requests that count for it.
     pub(crate) fn request_rates(&self) -> impl Iterator<Item = (&str, &Limiter)> {
-        self.limiters(|limiters| limiters.requests.as_ref())
-    }
-
-    fn limiters<'a>(
-        &'a self,
-        which: impl Fn(&'a Limiters) -> Option<&'a Limiter> + 'a,
-    ) -> impl Iterator<Item = (&'a str, &'a Limiter)> {
-        self.names.iter().filter_map(move |(name, _)| {
-            let limiter = which(self.loaded.limiters.get(name)?)?;
-            Some((name.as_str(), limiter))
+        self.names.iter().filter_map(|(name, _)| {
+            Some((name.as_str(), self.loaded.limiters.get(name)?.requests.as_ref()?))
         })
     }
 }

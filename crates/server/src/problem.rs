@@ -247,6 +247,15 @@ impl IntoResponse for Problem {
         if let Some(seconds) = told.or(soon.then_some(RETRY_AFTER_S)) {
             headers.insert(RETRY_AFTER, seconds.into());
         }
+        if let (true, Some(told)) = (&*self.kind == "rate_limited", &self.refusal) {
+            let of = if told.rule.ends_with(".requests") { "requests" } else { "runs" };
+            let reset = told.retry_after_s.unwrap_or(RETRY_AFTER_S);
+            headers.insert("ratelimit-remaining", 0.into());
+            headers.insert("ratelimit-reset", reset.into());
+            if let Ok(value) = HeaderValue::from_str(&format!("\"{of}\";r=0;t={reset}")) {
+                headers.insert("ratelimit", value);
+            }
+        }
         if status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer realm=\"belljar\"");
             headers.insert(WWW_AUTHENTICATE, scheme);

@@ -179,7 +179,8 @@ async fn open(
         metrics,
         spans,
         making: tokio::sync::Mutex::default(),
-        terminals: Arc::new(tokio::sync::Semaphore::new(http::MOST_TERMINALS)),
+        terminals: http::terminals(),
+        bodies: http::body::Bodies::new(options.max_runs.get().saturating_add(options.max_queue)),
     });
     let router = http::router(routes, Arc::clone(&server));
     Ok((server, router))

@@ -1,8 +1,12 @@
 //! What was recorded, over HTTP: single runs, their events and reports, numbers of all, and the trail.
 
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::audit::{self, Filter, RunLine, RunRecord, Stats};
@@ -10,9 +14,12 @@ use belljar::explain::Explanation;
 use belljar::report::{self, Report};
 use belljar::store::{Store, StoreError};
 use belljar::{PoolStats, SpecError};
+use bytes::Bytes;
+use hyper::body::Frame;
 use hyper::header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use crate::api::{Access, Api, look};
 use crate::http::format::Format;
@@ -186,42 +193,92 @@ struct Runs {
 }
 
 /// Records that one answer may hold; a longer trail is asked for in parts, or exported beside the server.
-const MAX_EXPORT_BYTES: usize = 256 << 20;
+const MAX_EXPORT_BYTES: u64 = 256 << 20;
+/// Sent at once, and so many times as much waits for a slow reader.
+const PIECE_BYTES: usize = 64 << 10;
+const MOST_WAITING: usize = 4;
 
+fn write_to(store: &Store, filter: &Filter, out: &mut dyn Write) -> Result<io::Result<u64>, StoreError> {
+    match filter.tenant {
+        Some(_) => audit::export_of_tenant(store, filter, out),
+        None => audit::export(store, filter, out),
+    }
+}
+
+/// Read twice: how long it is has to be known before it is begun, and it is never held as a whole.
 async fn export(server: &Arc<Server>, query: Query) -> Result<Response, Problem> {
-    let written = read(server, move |store| {
-        let mut bytes = Bounded(Vec::new());
-        let written = match query.filter.tenant {
-            Some(_) => audit::export_of_tenant(store, &query.filter, &mut bytes)?,
-            None => audit::export(store, &query.filter, &mut bytes)?,
-        };
-        Ok(written.map(|_| bytes.0))
-    });
-    let bytes = written.await?.map_err(|_| {
+    let filter = query.filter.clone();
+    let counted = read(server, move |store| write_to(store, &filter, &mut Counting(0))).await?;
+    counted.map_err(|_| {
         let detail = format!(
             "the trail has more than {MAX_EXPORT_BYTES} bytes: ask for a part with since and \
              until, or use belljar audit export"
         );
         Problem::coded("too_large", detail)
     })?;
-    let mut response = bytes.into_response();
+    let (sender, pieces) = mpsc::channel(MOST_WAITING);
+    let theirs = Arc::clone(server);
+    tokio::spawn(async move {
+        let failed = sender.clone();
+        let written = read(&theirs, move |store| {
+            let mut out = BufWriter::with_capacity(PIECE_BYTES, Sending(sender));
+            let written = write_to(store, &query.filter, &mut out)?;
+            Ok(written.and_then(|_| out.flush()))
+        });
+        // Who is gone need not be told; anybody else must not take a part for the whole.
+        if !matches!(written.await, Ok(Ok(()))) {
+            failed.send(Err(io::Error::other("the trail could not be read to its end"))).await.ok();
+        }
+    });
+    let mut response = Response::new(Body::new(Pieces(pieces)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(wire::NDJSON));
     Ok(response)
 }
 
-struct Bounded(Vec<u8>);
+/// Counts bytes, up to the most.
+struct Counting(u64);
 
-impl std::io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_EXPORT_BYTES {
-            return Err(std::io::ErrorKind::FileTooLarge.into());
+impl Write for Counting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        if self.0 > MAX_EXPORT_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.0.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Sends what is written, and waits while nobody takes it.
+struct Sending(mpsc::Sender<io::Result<Bytes>>);
+
+impl Write for Sending {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A body of what is sent.
+struct Pieces(mpsc::Receiver<io::Result<Bytes>>);
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.0.poll_recv(context).map(|next| next.map(|piece| piece.map(Frame::data)))
     }
 }
 

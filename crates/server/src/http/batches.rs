@@ -1,6 +1,5 @@
 //! `POST /v1/batches`: many requests under one budget, answered in the order of the input.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,13 +61,16 @@ pub(crate) async fn run(
     let (format, caller) = (Format::of(request.headers()), principal.caller.clone());
     let mut batch: BatchRequest = body::json(request).await?;
     let budget = budget(&batch, server.queue.running())?;
+    let mut applied = Vec::with_capacity(batch.requests.len());
     for (index, asked) in batch.requests.iter_mut().enumerate() {
         let above = format!("requests[{index}].");
         refuse_host_paths(asked, &above)?;
-        server.policy.of(&principal, &asked.labels).check_run(asked, &above)?;
+        let rules = server.policy.of(&principal, &asked.labels);
+        rules.check_run(asked, &above)?;
+        applied.push(rules);
     }
-    let applied = server.policy.of(&principal, &BTreeMap::new());
-    let running = server.policy.enter(&applied, budget.parallel.get().min(batch.requests.len()))?;
+    let at_once = budget.parallel.get().min(batch.requests.len());
+    let running = server.policy.enter_all(&applied, at_once)?;
     let mut admitted = server.limits.admit(&caller, &batch.requests, &applied)?;
     let left = admitted.left();
     let (sender, requests) = mpsc::channel(batch.requests.len().max(1));

@@ -9,19 +9,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::Error;
-use belljar_evolve::{Evolution, Line, ProposerSpec, Record, Summary, Task, TaskFile};
+use belljar_evolve::{End, Evolution, Line, ProposerSpec, Record, Summary, Task, TaskFile};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::{Notify, broadcast};
 
 use crate::api::{Access, Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
+use crate::http::sandboxes::{Paged, question};
 use crate::http::{Server, Who, body};
+use crate::limits::Left;
+use crate::policy::Running;
 use crate::principal::{Principal, Tenant};
 use crate::problem::Problem;
 use crate::scope::Scope;
+use crate::shares::{Share, Shares};
 use crate::wire;
 
 pub(super) fn enter(api: &mut Api) {
@@ -32,6 +38,11 @@ pub(super) fn enter(api: &mut Api) {
         begin,
         one.takes::<TaskFile>().gives::<Summary>(202).refuses(&[409]),
     );
+    let all = look("evolution_list", runs, "The caller's evolutions, by id").asks::<Paged>();
+    api.get(wire::EVOLUTIONS, list, all.gives::<All>(200));
+    let stopped = look("evolution_stop", runs, "Stop one; what is done stays, and can be resumed");
+    let path = format!("{}/{{id}}/stop", wire::EVOLUTIONS);
+    api.post(&path, stop, stopped.gives_nothing().refuses(&[409]));
     let one = look("evolution", runs, "An evolution in short");
     api.get(&format!("{}/{{id}}", wire::EVOLUTIONS), show, one.gives::<Summary>(200));
     let lines = look(
@@ -42,8 +53,9 @@ pub(super) fn enter(api: &mut Api) {
     api.get(&format!("{}/{{id}}/events", wire::EVOLUTIONS), events, lines.streams());
 }
 
-/// Evolutions that go on at once.
-const MAX_RUNNING: usize = 4;
+/// Evolutions that go on at once, of all and of one tenant.
+const MAX_RUNNING: u64 = 4;
+const SHARE: u64 = 2;
 /// Lines that wait for somebody who reads slowly; who misses some reads the file again.
 const MAX_BEHIND: usize = 64;
 
@@ -55,17 +67,24 @@ type Numbered = (usize, Arc<Line>);
 pub(crate) struct Evolutions {
     root: PathBuf,
     proposers: BTreeMap<String, ProposerSpec>,
-    room: Arc<Semaphore>,
-    running: Mutex<HashMap<String, broadcast::Sender<Numbered>>>,
+    room: Arc<Shares>,
+    running: Mutex<HashMap<String, Going>>,
+}
+
+/// An evolution that goes on.
+#[derive(Clone, Debug)]
+struct Going {
+    sender: broadcast::Sender<Numbered>,
+    stop: Arc<Notify>,
 }
 
 impl Evolutions {
     pub(crate) fn new(root: PathBuf, proposers: BTreeMap<String, ProposerSpec>) -> Self {
-        let room = Arc::new(Semaphore::new(MAX_RUNNING));
+        let room = Shares::new(MAX_RUNNING, SHARE);
         Self { root, proposers, room, running: Mutex::default() }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<String, broadcast::Sender<Numbered>>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Going>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,9 +96,11 @@ impl Evolutions {
         }
     }
 
-    fn enter(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
-            let detail = format!("{MAX_RUNNING} evolutions go on, which is all that may");
+    fn enter(&self, principal: &Principal) -> Result<Share, Problem> {
+        self.room.take(principal.tenant.name(), 1).ok_or_else(|| {
+            let detail = format!(
+                "as many evolutions go on as may: {MAX_RUNNING} in all, and {SHARE} of one tenant"
+            );
             Problem::coded("busy", detail)
         })
     }
@@ -120,7 +141,7 @@ async fn begin(
     request: Request,
 ) -> Result<Response, Problem> {
     // Before the body is read, so that a full server holds no more bodies than it has room.
-    let room = server.evolutions.enter()?;
+    let room = server.evolutions.enter(&principal)?;
     let mut file: TaskFile = body::json(request).await?;
     file.proposer = server.evolutions.proposer(file.proposer)?;
     let applied = server.policy.of(&principal, &BTreeMap::new());
@@ -129,21 +150,26 @@ async fn begin(
         &mut file.limits,
         file.language.as_deref().or(Some("python")),
     )?;
+    applied.case_times("cases", &file.cases)?;
+    applied.case_times("hidden", &file.hidden)?;
     applied.screen(&mut file.screen);
     let told = |error: Error| Problem::from(&error);
     let task = Task::of_request(file).map_err(|error| told(error.into()))?;
-    server.limits.admit_caller(&principal.caller, 1, &applied)?;
+    let counted = server.policy.enter(&applied, 1)?;
+    let left = server.limits.admit_caller(&principal.caller, &applied)?;
     let root = server.evolutions.root_of(&principal);
     let evolution = Evolution::begin(&server.engine, &root, task).map_err(told)?;
     let evolution = evolution.by(principal.caller.clone());
     let (id, summary) = (evolution.id().to_owned(), evolution.summary());
     let (sender, _) = broadcast::channel(MAX_BEHIND);
-    server.evolutions.running().insert(id.clone(), sender.clone());
-    tokio::spawn(go_on(Arc::clone(&server), evolution, sender, room));
+    let going = Going { sender, stop: Arc::default() };
+    server.evolutions.running().insert(id.clone(), going.clone());
+    tokio::spawn(go_on(Arc::clone(&server), evolution, going, (room, counted)));
     let mut response = (StatusCode::ACCEPTED, axum::Json(summary)).into_response();
     if let Ok(place) = HeaderValue::from_str(&format!("{}/{id}", wire::EVOLUTIONS)) {
         response.headers_mut().insert(LOCATION, place);
     }
+    Left::mark(left.as_ref(), &mut response);
     Ok(response)
 }
 
@@ -151,8 +177,8 @@ async fn begin(
 async fn go_on(
     server: Arc<Server>,
     mut evolution: Evolution,
-    sender: broadcast::Sender<Numbered>,
-    room: OwnedSemaphorePermit,
+    Going { sender, stop }: Going,
+    held: (Share, Running),
 ) {
     let id = evolution.id().to_owned();
     // The line that says how it began is there already.
@@ -165,13 +191,88 @@ async fn go_on(
     tokio::select! {
         biased;
         () = server.stop.draining() => {}
+        () = stop.notified() => {}
         // An error of ours is told by the lines ending without an end; the next who resumes it meets it.
         _ = evolution.run(&server.engine, Some(&server.queue), &mut tell) => {}
     }
     // In this order: whoever asks next finds the file free, and nobody who writes it.
     drop(evolution);
     server.evolutions.running().remove(&id);
-    drop(room);
+    drop(held);
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "EvolutionList")]
+struct All {
+    evolutions: Vec<Brief>,
+    /// For the next part; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// An evolution in a list.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "EvolutionBrief")]
+struct Brief {
+    id: String,
+    name: String,
+    begun_unix_ms: u64,
+    running: bool,
+    end: Option<End>,
+    iterations: u32,
+    best_score: Option<f64>,
+}
+
+async fn list(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    request: Request,
+) -> Result<axum::Json<All>, Problem> {
+    let part = question::<Paged>(&request)?.part()?;
+    let root = server.evolutions.root_of(&principal);
+    let all = read(root, "", move |root, _| {
+        let mut ids = belljar_evolve::list(root)?;
+        ids.sort_unstable();
+        let page = part.of(ids, Clone::clone);
+        // One that is removed meanwhile is not there.
+        let told = page.items.iter().filter_map(|id| Evolution::summary_of(root, id).ok());
+        let evolutions = told.map(Brief::of).collect();
+        Ok(All { evolutions, next_cursor: page.next_cursor })
+    });
+    all.await.map(axum::Json)
+}
+
+impl Brief {
+    fn of(summary: Summary) -> Self {
+        Self {
+            best_score: summary.best.as_ref().and_then(|best| best.score),
+            id: summary.id,
+            name: summary.name,
+            begun_unix_ms: summary.begun_unix_ms,
+            running: summary.running,
+            end: summary.end,
+            iterations: summary.iterations,
+        }
+    }
+}
+
+/// Ends it where it is.
+async fn stop(
+    State(server): State<Arc<Server>>,
+    Who(principal): Who,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    // Only who finds it may stop it.
+    read(server.evolutions.root_of(&principal), &id, Evolution::summary_of).await?;
+    let Some(Going { sender, stop }) = server.evolutions.running().get(&id).cloned() else {
+        return Err(Problem::coded("conflict", "it does not go on here: there is nothing to stop"));
+    };
+    stop.notify_one();
+    // When nobody else has a sender any more it has ended.
+    let mut ended = sender.subscribe();
+    drop(sender);
+    while !matches!(ended.recv().await, Err(RecvError::Closed)) {}
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// An evolution in short.
@@ -198,7 +299,7 @@ async fn events(
     let from = from.map_err(|_| Problem::field("Last-Event-ID", "is none of ours"))?;
     let root = server.evolutions.root_of(&principal);
     // Listen first, read then: so no line is missed, and those that come twice are known by their number.
-    let live = server.evolutions.running().get(&id).map(broadcast::Sender::subscribe);
+    let live = server.evolutions.running().get(&id).map(|going| going.sender.subscribe());
     let known = read(root.clone(), &id, Evolution::lines).await?;
     let outbox = Outbox::default();
     let told = outbox.clone();

@@ -13,6 +13,7 @@ use crate::api::{Access, Api, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Server, Who, body};
+use crate::limits::Left;
 use crate::policy::Running;
 use crate::problem::Problem;
 use crate::scope::Scope;
@@ -37,6 +38,9 @@ async fn grade(
         .map_err(|error| Problem::from(&Error::from(error)))?;
     let applied = server.policy.of(&principal, &asked.labels);
     applied.check_parts(asked.level, &mut asked.limits, asked.language.as_deref())?;
+    applied.case_times("cases", &asked.cases)?;
+    applied.case_times("hidden", &asked.hidden)?;
+    applied.screen(&mut asked.screen);
     let counted = server.policy.enter(&applied, 1)?;
     // More at once would only wait for a turn.
     let running = std::num::NonZeroUsize::new(server.queue.running());
@@ -45,18 +49,18 @@ async fn grade(
     server.engine.check_grade(&asked).map_err(|error| Problem::from(&error))?;
     let caller = principal.caller.clone();
     // Whatever the number of its cases, as a run counts once whatever it starts.
-    server.limits.admit_caller(&caller, 1, &applied)?;
-    server.limits.admit_labels(&asked.labels)?;
-    match format {
+    let left = server.limits.admit_caller(&caller, &applied)?;
+    server.limits.admit_labels(&caller, &asked.labels)?;
+    let mut answer = match format {
         Format::Json => {
             let answer = document(&server, place, asked, caller).await;
             drop(counted);
-            answer
+            answer?
         }
-        Format::Lines | Format::Events => {
-            Ok(stream(server, place, (asked, caller), format, counted))
-        }
-    }
+        Format::Lines | Format::Events => stream(server, place, (asked, caller), format, counted),
+    };
+    Left::mark(left.as_ref(), &mut answer);
+    Ok(answer)
 }
 
 async fn document(

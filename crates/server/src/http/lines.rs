@@ -139,6 +139,8 @@ pub(crate) fn answer(format: Format, outbox: Outbox, work: Work) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A proxy that gathers an answer before it passes it on makes no stream of it.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 

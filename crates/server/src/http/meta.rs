@@ -102,7 +102,7 @@ async fn metrics(State(server): State<Arc<Server>>) -> Response {
             f64::from(u8::from(!server.admission.is_open())),
         ),
     ];
-    text(PROMETHEUS, server.metrics.text(&server.table, &gauges))
+    text(PROMETHEUS, server.metrics.text(&server.table, server.engine.counts(), &gauges))
 }
 
 async fn document_of(State(server): State<Arc<Server>>) -> Response {

@@ -42,7 +42,8 @@ pub(crate) async fn run(
     let applied = server.policy.of(&principal, &asked.labels);
     applied.check_run(&mut asked, "")?;
     let running = server.policy.enter(&applied, 1)?;
-    let admitted = server.limits.admit(&caller, std::slice::from_ref(&asked), &applied)?;
+    let rules = std::slice::from_ref(&applied);
+    let admitted = server.limits.admit(&caller, std::slice::from_ref(&asked), rules)?;
     let left = admitted.left();
     let asked = Asked { request: asked, caller, admitted, running };
     let mut response = match format {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::living::{Force, Sandboxes};
+use belljar::{RunRequest, ScreenMode};
 use belljar::sandbox::{EgressChange, NetworkInfo, SandboxInfo, SandboxRequest, SandboxState};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
@@ -23,11 +24,13 @@ use crate::api::{Access, Api, look, start as starts};
 use crate::http::page::Part;
 use crate::http::{Mine, Server, Who, body, terminal};
 use crate::limits::Left;
-use crate::policy::Applied;
+use crate::policy::{Applied, Running};
 use crate::principal::Principal;
 use crate::problem::Problem;
 use crate::scope::Scope;
 use crate::wire;
+
+pub(crate) use execs::Seen;
 
 /// How long programs have to end by themselves, unless the caller says.
 const USUAL_GRACE: Duration = Duration::from_secs(5);
@@ -83,13 +86,13 @@ fn told(error: belljar::Error) -> Problem {
 /// A list that is asked for in parts.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Paged {
+pub(crate) struct Paged {
     limit: Option<u64>,
     cursor: Option<Word>,
 }
 
 impl Paged {
-    fn part(&self) -> Result<Part, Problem> {
+    pub(crate) fn part(&self) -> Result<Part, Problem> {
         Part::new(self.limit, self.cursor.as_ref().map(|one| &*one.0))
     }
 }
@@ -104,10 +107,16 @@ pub(crate) fn any_question(text: &str) {
 }
 
 /// The words behind the question mark. One that is not known is a mistake, not a wish to be ignored.
-fn question<T: for<'de> Deserialize<'de>>(request: &Request) -> Result<T, Problem> {
+pub(crate) fn question<T: for<'de> Deserialize<'de>>(request: &Request) -> Result<T, Problem> {
     let pairs = form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes());
-    let map: BTreeMap<String, String> = pairs.into_owned().collect();
-    let object = map.into_iter().map(|(name, value)| (name, word(value))).collect();
+    let mut object = serde_json::Map::new();
+    for (name, value) in pairs.into_owned() {
+        // Of two that differ neither is what was meant.
+        if object.contains_key(&name) {
+            return Err(Problem::field(&name, "is given twice"));
+        }
+        object.insert(name, word(value));
+    }
     serde_json::from_value(serde_json::Value::Object(object))
         .map_err(|error| Problem::field("query", &format!("cannot be read: {error}")))
 }
@@ -163,9 +172,9 @@ fn may_be_made(
     asked: &mut SandboxRequest,
 ) -> Result<(), Problem> {
     if !principal.is_local
-        && let Some(path) = asked.workspace.as_ref().and_then(|one| one.path.as_ref())
+        && let Some(path) = asked.workspace.as_mut().and_then(|one| one.path.as_mut())
     {
-        applied.check_workspace(path)?;
+        *path = applied.check_workspace(path)?;
     }
     applied.check_sandbox(asked)
 }
@@ -278,6 +287,25 @@ async fn network_of(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<N
 async fn resume(Mine(sandboxes): Mine, Path(name): Path<String>) -> Answer<SandboxInfo> {
     sandboxes.resume(&name).await.map(axum::Json).map_err(told)
 }
+
+/// Reads code that is to run in a sandbox that stays as that of a run is read, where a rule wants it refused for what is
+/// found. Advice has no place in its result.
+async fn screened(
+    server: &Server,
+    applied: &Applied,
+    language: &str,
+    code: &str,
+) -> Result<(), Problem> {
+    let mut mode = ScreenMode::Off;
+    applied.screen(&mut mode);
+    if mode != ScreenMode::Refuse {
+        return Ok(());
+    }
+    let read = RunRequest { screen: mode, ..RunRequest::code(language, code) };
+    let run = server.engine.prepare(read).map_err(told)?;
+    run.screen().await.map(drop).map_err(told)
+}
+
 /// What is asked of a program before it begins in a sandbox.
 struct Beginning {
     applied: Applied,
@@ -295,6 +323,11 @@ impl Beginning {
     ) -> Result<Self, Problem> {
         let (id, labels) = sandboxes.marks(name).map_err(told)?;
         Ok(Self { applied: server.policy.of(principal, &labels), id, labels })
+    }
+
+    /// A place among what the tenant runs, which is held as long as somebody waits for it.
+    fn enter(&self, server: &Server) -> Result<Running, Problem> {
+        server.policy.enter(&self.applied, 1)
     }
 
     /// Takes it from the rates, last of all that can be refused.

@@ -14,20 +14,27 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::api::{Access, Api, look};
-use crate::http::{Mine, Server};
+use crate::http::sandboxes::Seen;
+use crate::http::{Mine, Server, Who};
 use crate::problem::Problem;
 use crate::scope::Scope;
+use crate::shares::Shares;
 use crate::stop::Stop;
 use crate::wire;
 
-/// Terminals at once.
-pub(crate) const MOST_TERMINALS: usize = 256;
+/// Terminals at once, of all and of one tenant.
+const MOST_TERMINALS: u64 = 256;
+const SHARE: u64 = 64;
 /// The longest message; a larger paste is several.
 const MOST_MESSAGE: usize = 1 << 20;
 /// A client that does not answer is gone: so often it is asked.
 const PING: Duration = Duration::from_secs(15);
 /// How many questions may stay without an answer.
 const MOST_SILENT: u32 = 3;
+
+pub(crate) fn terminals() -> Arc<Shares> {
+    Shares::new(MOST_TERMINALS, SHARE)
+}
 
 pub(super) fn enter(api: &mut Api) {
     let write = Access::Scope(Scope::SandboxesWrite);
@@ -53,24 +60,24 @@ enum Said {
 
 async fn attach(
     State(server): State<Arc<Server>>,
+    Who(principal): Who,
     Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let from = crate::http::lines::last_event(request.headers()).unwrap_or("0");
-    let stdout = from.split('.').next().and_then(|from| from.parse().ok()).unwrap_or(0);
+    let stdout = match crate::http::lines::last_event(request.headers()) {
+        Some(id) => Seen::read(id)?.stdout,
+        None => 0,
+    };
     // What is wrong with the sandbox is told before what is wrong with the connection.
     let following = sandboxes.follow(&name, &id, Offsets { stdout, stderr: 0 }).await;
     let following = following.map_err(|error| Problem::from(&error))?;
     let upgrade = upgrade.map_err(|error| {
         Problem::coded("upgrade_required", format!("this is for WebSocket clients: {error}"))
     })?;
-    let room = Arc::clone(&server.terminals).try_acquire_owned().map_err(|_| {
-        Problem::coded(
-            "busy",
-            format!("{MOST_TERMINALS} terminals are open, which is all that may"),
-        )
+    let room = server.terminals.take(principal.tenant.name(), 1).ok_or_else(|| {
+        Problem::coded("busy", "as many terminals are open as may be: close one first")
     })?;
     let stop = server.stop.clone();
     Ok(upgrade.max_message_size(MOST_MESSAGE).max_frame_size(MOST_MESSAGE).on_upgrade(

@@ -47,6 +47,9 @@ struct State {
     overflowed: bool,
     /// The piece that the first reader wants next; nothing once it is gone.
     reader: Option<usize>,
+    /// Its caller wants no more of it; and that was done.
+    is_to_end: bool,
+    is_ended: bool,
 }
 
 /// What is to be kept of something that has ended.
@@ -106,6 +109,30 @@ impl Recorded {
 
     pub(super) fn goes_on(&self) -> bool {
         self.lock().end.is_none()
+    }
+
+    /// Has it ended, and waits for that; says whether it went on until now.
+    pub(super) async fn end(&self) -> bool {
+        let mut went_on = false;
+        self.change(|state| {
+            went_on = state.end.is_none();
+            state.is_to_end = true;
+        });
+        self.until(|state| (state.is_ended || state.end == Some(End::Whole)).then_some(())).await;
+        went_on
+    }
+
+    /// Says that it was ended.
+    pub(super) fn ended(&self) {
+        self.change(|state| {
+            state.end = state.end.or(Some(End::Cut));
+            state.is_ended = true;
+        });
+    }
+
+    /// Until its caller wants no more of it.
+    pub(super) async fn is_to_end(&self) {
+        self.until(|state| state.is_to_end.then_some(())).await;
     }
 
     /// Waits until something is so.

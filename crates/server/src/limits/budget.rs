@@ -12,7 +12,7 @@ use belljar::audit::{self, Filter};
 use belljar::store::Store;
 use belljar::units::parse_duration;
 
-use super::too_much;
+use super::{of_tenant, tenant_of, too_much};
 use crate::problem::Problem;
 
 /// Values of a label that are told apart; what is beyond shares one budget.
@@ -86,14 +86,19 @@ impl Budgets {
     }
 
     /// Keeps free what the requests may use; each with its place among them.
-    pub(super) fn reserve(&self, asked: &[RunRequest]) -> Result<Vec<(usize, Reserved)>, Problem> {
+    pub(super) fn reserve(
+        &self,
+        tenant: &str,
+        asked: &[RunRequest],
+    ) -> Result<Vec<(usize, Reserved)>, Problem> {
         let mut all = Vec::new();
         for rule in &self.0 {
             for (index, request) in asked.iter().enumerate() {
                 let Some(value) = request.labels.get(&rule.label) else { continue };
                 // What cannot be resolved is refused by the engine, and uses nothing.
                 let Ok(limits) = request.limits.resolve() else { continue };
-                let reserved = Rule::reserve(rule, value, limits.cpu_ms, Instant::now());
+                let who = (tenant, value.as_str());
+                let reserved = Rule::reserve(rule, who, limits.cpu_ms, Instant::now());
                 match reserved {
                     Ok(reserved) => all.push((index, reserved)),
                     Err(problem) => {
@@ -110,7 +115,7 @@ impl Budgets {
 impl Rule {
     fn reserve(
         rule: &Arc<Self>,
-        value: &str,
+        (tenant, value): (&str, &str),
         asked_ms: u64,
         now: Instant,
     ) -> Result<Reserved, Problem> {
@@ -127,8 +132,9 @@ impl Rule {
         if windows.len() >= MOST_VALUES {
             windows.retain(|_, one| one.reserved_ms > 0 || now.duration_since(one.began) < period);
         }
-        let full = windows.len() >= MOST_VALUES && !windows.contains_key(value);
-        let value = if full { OTHERS } else { value }.to_owned();
+        let value = of_tenant(tenant, value);
+        let full = windows.len() >= MOST_VALUES && !windows.contains_key(&value);
+        let value = if full { OTHERS.to_owned() } else { value };
         let fresh = Window { began: now, used_ms: 0, reserved_ms: 0 };
         let window = windows.entry(value.clone()).or_insert(fresh);
         if now.duration_since(window.began) >= period {
@@ -191,10 +197,11 @@ fn used_before(trail: &Path, label: &str, budget: CpuBudget) -> Option<HashMap<S
     let now = Instant::now();
     for run in runs {
         let Some(value) = run.summary.labels.get(label) else { continue };
+        let tenant = tenant_of(run.summary.key.as_deref());
         let age = now_us.saturating_sub(run.summary.began_us.unwrap_or(now_us));
         let began = now.checked_sub(Duration::from_micros(age)).unwrap_or(now);
         let window =
-            windows.entry(value.clone()).or_insert(Window { began, used_ms: 0, reserved_ms: 0 });
+            windows.entry(of_tenant(tenant, value)).or_insert(Window { began, used_ms: 0, reserved_ms: 0 });
         window.began = window.began.min(began);
         let used = Duration::try_from_secs_f64(run.summary.cpu_ms.unwrap_or_default() / 1000.0);
         window.used_ms += used.map_or(0, |used| u64::try_from(used.as_millis()).unwrap_or(0));
@@ -223,24 +230,25 @@ mod tests {
     #[test]
     fn what_runs_may_use_is_kept_free_and_what_they_did_not_use_given_back() {
         let (rule, now) = (rule("10s/m"), Instant::now());
-        let first = Rule::reserve(&rule, "red", 6000, now).unwrap();
-        let told = Rule::reserve(&rule, "red", 6000, now).unwrap_err();
+        let first = Rule::reserve(&rule, ("", "red"), 6000, now).unwrap();
+        let told = Rule::reserve(&rule, ("", "red"), 6000, now).unwrap_err();
         assert_eq!((told.status, &*told.kind), (429, "budget_spent"));
         let refusal = told.refusal.unwrap();
         assert_eq!((refusal.rule.as_str(), refusal.retry_after_s), ("cpu-budget team", Some(1)));
-        Rule::reserve(&rule, "blue", 6000, now).unwrap().settle(0);
+        Rule::reserve(&rule, ("", "blue"), 6000, now).unwrap().settle(0);
+        Rule::reserve(&rule, ("else", "red"), 6000, now).unwrap().settle(0);
         first.settle(1000);
-        let second = Rule::reserve(&rule, "red", 6000, now).unwrap();
+        let second = Rule::reserve(&rule, ("", "red"), 6000, now).unwrap();
         drop(second); // nobody knows: all of it
-        let told = Rule::reserve(&rule, "red", 6000, now + Duration::from_secs(20)).unwrap_err();
+        let told = Rule::reserve(&rule, ("", "red"), 6000, now + Duration::from_secs(20)).unwrap_err();
         assert_eq!(told.refusal.unwrap().retry_after_s, Some(40), "{}", told.detail);
-        assert!(Rule::reserve(&rule, "red", 3000, now).is_ok());
-        assert!(Rule::reserve(&rule, "red", 6000, now + Duration::from_secs(61)).is_ok());
+        assert!(Rule::reserve(&rule, ("", "red"), 3000, now).is_ok());
+        assert!(Rule::reserve(&rule, ("", "red"), 6000, now + Duration::from_secs(61)).is_ok());
     }
 
     #[test]
     fn a_run_that_never_fits_is_told_by_its_field() {
-        let told = Rule::reserve(&rule("1s/m"), "red", 2000, Instant::now()).unwrap_err();
+        let told = Rule::reserve(&rule("1s/m"), ("", "red"), 2000, Instant::now()).unwrap_err();
         assert_eq!((told.status, told.field.as_deref()), (400, Some("limits.cpu_ms")));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
@@ -14,8 +15,10 @@ use crate::problem::Problem;
 
 /// Names that are told apart at once. Beyond it those that rest are forgotten, which gives them nothing.
 const MOST_NAMES: usize = 100_000;
-/// What all share for whom there is no room.
+/// What those of one tenant share for whom there is no room.
 const OTHERS: &str = "\0others";
+/// How often those that rest are looked for: it takes time for each of them.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// A number of runs in a time, and how many of them at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +111,8 @@ pub(crate) struct Limiter<C: Clock = DefaultClock> {
     rate: Rate,
     limiter: Keyed<C>,
     clock: C,
+    most: usize,
+    swept: Mutex<Option<Instant>>,
 }
 
 impl Limiter {
@@ -120,15 +125,15 @@ impl<C: Clock + Clone> Limiter<C> {
     fn with_clock(rate: Rate, clock: C) -> Self {
         let store = DefaultKeyedStateStore::default();
         let limiter = Keyed::<C>::new(rate.quota(), store, clock.clone());
-        Self { rate, limiter, clock }
+        Self { rate, limiter, clock, most: MOST_NAMES, swept: Mutex::default() }
     }
 
     /// Takes so many of what `who` has left.
     pub(crate) fn take(&self, who: &str, count: u32) -> Result<Left, No> {
-        if self.limiter.len() >= MOST_NAMES {
-            self.limiter.retain_recent();
+        if self.limiter.len() >= self.most {
+            self.sweep();
         }
-        let who = if self.limiter.len() >= MOST_NAMES { OTHERS } else { who }.to_owned();
+        let who = if self.limiter.len() >= self.most { others(who) } else { who.to_owned() };
         let Some(count) = NonZeroU32::new(count) else {
             return Ok(self.left(self.rate.burst.get()));
         };
@@ -139,12 +144,26 @@ impl<C: Clock + Clone> Limiter<C> {
         }
     }
 
+    fn sweep(&self) {
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.is_none_or(|at| at.elapsed() >= SWEEP) {
+            self.limiter.retain_recent();
+            *swept = Some(Instant::now());
+        }
+    }
+
     fn left(&self, remaining: u32) -> Left {
         let limit = self.rate.burst.get();
         let each = self.rate.period / self.rate.count.get();
         let reset = each * limit.saturating_sub(remaining);
         Left { limit, remaining, reset, window: self.rate.period }
     }
+}
+
+/// Names begin with their tenant's: what one of them makes up costs the others none of their own.
+fn others(who: &str) -> String {
+    let tenant = who.split_once('/').map_or("", |(tenant, _)| tenant);
+    format!("{OTHERS}/{tenant}")
 }
 
 #[cfg(test)]
@@ -180,5 +199,14 @@ mod tests {
         assert_eq!(left("a"), Ok(2), "no more than a burst is saved up");
         assert_eq!(limiter.take("c", 4), Err(No::Never { most: 3, asked: 4 }));
         assert_eq!(limiter.take("c", 3).unwrap().reset, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn names_beyond_the_most_cost_no_other_tenant() {
+        let limiter = Limiter::with_clock("60/m:3".parse().unwrap(), FakeRelativeClock::default());
+        let limiter = Limiter { most: 10, ..limiter };
+        let taken = (0..100).filter(|n| limiter.take(&format!("one/{n}"), 1).is_ok()).count();
+        assert_eq!(taken, 13, "ten of their own, and one more for all the others");
+        assert_eq!(limiter.take("two/a", 1).map(|left| left.remaining), Ok(2));
     }
 }

@@ -197,12 +197,12 @@ impl Section<'_> {
         Some(Err(self.refuse("workspaces", "workspace.path", why)))
     }
 
-    /// Whether a program may take so long.
-    pub(crate) fn timeout(&self, asked: Option<u64>) -> Result<(), Problem> {
+    /// Whether a program may take so long as this field says.
+    pub(crate) fn time(&self, asked: Option<u64>, field: &str) -> Result<(), Problem> {
         match (asked, self.rules.limits.wall_ms) {
             (Some(asked), Some(most)) if asked > most => {
                 let why = format!("is {asked}, above {most}: ask for no more");
-                Err(self.refuse("limits.wall_ms", "timeout_ms", &why))
+                Err(self.refuse("limits.wall_ms", field, &why))
             }
             _ => Ok(()),
         }

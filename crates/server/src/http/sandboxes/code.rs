@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
+use belljar::Error;
 use belljar::living::Sandboxes;
 use belljar::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo};
 use hyper::StatusCode;
@@ -13,12 +14,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::execs::tell_error;
-use super::{Answer, Beginning, Paged, READ, STATE, WRITE, at, question, told};
+use super::{Answer, Beginning, Paged, READ, STATE, WRITE, at, question, screened, told};
 use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Mine, Server, Who, body};
 use crate::limits::Left;
+use crate::policy::Running;
 use crate::problem::Problem;
 
 pub(super) fn enter(api: &mut Api) {
@@ -57,30 +59,60 @@ async fn run(
     let format = Format::of(request.headers());
     let asked: CodeRequest = body::json(request).await?;
     let beginning = Beginning::of(&server, &principal, &sandboxes, &name)?;
-    beginning.applied.language(asked.language.as_deref().or(Some("python")))?;
+    let language = asked.language.as_deref().unwrap_or("python");
+    beginning.applied.language(Some(language))?;
     beginning.applied.timeout(asked.timeout_ms)?;
+    screened(&server, &beginning.applied, language, &asked.code).await?;
+    let running = beginning.enter(&server)?;
     let left = beginning.admit(&server, &principal)?;
     let mut answer = if format == Format::Json {
-        let done = sandboxes.code(&name, asked, &mut |_| {}).await.map_err(told)?;
-        axum::Json(done).into_response()
+        let done = carry_out(&server, &sandboxes, &name, asked, &mut |_| {}).await;
+        drop(running);
+        axum::Json(done.map_err(told)?).into_response()
     } else {
-        stream(sandboxes, name, asked, format)
+        stream((server, running), sandboxes, (name, asked), format)
     };
     Left::mark(left.as_ref(), &mut answer);
     Ok(answer)
 }
 
+/// To its end, or that of the server.
+async fn carry_out(
+    server: &Server,
+    sandboxes: &Sandboxes,
+    name: &str,
+    asked: CodeRequest,
+    sink: &mut (dyn FnMut(CodeEvent) + Send),
+) -> Result<CodeResult, Error> {
+    tokio::select! {
+        biased;
+        () = server.stop.cancelled() => Err(Error::Cancelled),
+        done = sandboxes.code(name, asked, sink) => done,
+    }
+}
+
 /// What it writes, as it writes it, and its result.
-fn stream(sandboxes: Sandboxes, name: String, asked: CodeRequest, format: Format) -> Response {
+fn stream(
+    (server, running): (Arc<Server>, Running),
+    sandboxes: Sandboxes,
+    (name, asked): (String, CodeRequest),
+    format: Format,
+) -> Response {
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {
         let mut sink = |event: CodeEvent| to.tell(format, "code", &event);
-        let done = sandboxes.code(&name, asked, &mut sink).await;
+        let done = carry_out(&server, &sandboxes, &name, asked, &mut sink).await;
         match &done {
             Ok(result) => to.tell(format, "ended", &Ended { result }),
-            Err(error) => tell_error(format, &to, error),
+            Err(error) => {
+                if matches!(error, Error::Cancelled) {
+                    to.break_off();
+                }
+                tell_error(format, &to, error);
+            }
         }
+        drop(running);
     });
     lines::answer(format, outbox, work)
 }
@@ -116,13 +148,15 @@ async fn create(
     Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
-) -> Result<(StatusCode, axum::Json<ContextInfo>), Problem> {
+) -> Result<Response, Problem> {
     let Creating { language, cwd, env } = body::json_or_default(request).await?;
     let beginning = Beginning::of(&server, &principal, &sandboxes, &name)?;
     beginning.applied.language(language.as_deref().or(Some("python")))?;
-    beginning.admit(&server, &principal)?;
+    let left = beginning.admit(&server, &principal)?;
     let made = sandboxes.create_context(&name, language, cwd, env).await.map_err(told)?;
-    Ok((StatusCode::CREATED, axum::Json(made)))
+    let mut answer = (StatusCode::CREATED, axum::Json(made)).into_response();
+    Left::mark(left.as_ref(), &mut answer);
+    Ok(answer)
 }
 
 async fn remove(

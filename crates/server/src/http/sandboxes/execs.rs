@@ -12,16 +12,18 @@ use hyper::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Beginning, Paged, READ, STATE, WRITE, at, question, told};
+use super::{Answer, Beginning, Paged, READ, STATE, WRITE, at, question, screened, told};
 use crate::api::{Api, look, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Mine, Server, Who, body};
 use crate::limits::Left;
+use crate::policy::Running;
 use crate::problem::Problem;
+use crate::stop::Stop;
 
 /// The longest that an answer waits for the end of an exec when asked to.
-const MOST_WAIT: Duration = Duration::from_secs(3600);
+const MOST_WAIT_MS: u64 = 3_600_000;
 
 pub(super) fn enter(api: &mut Api) {
     let ran = |id, summary| {
@@ -63,8 +65,9 @@ async fn exec(
     let beginning = Beginning::of(&server, &principal, &sandboxes, &name)?;
     beginning.applied.command()?;
     beginning.applied.timeout(asked.timeout_ms)?;
+    let running = beginning.enter(&server)?;
     let left = beginning.admit(&server, &principal)?;
-    begin(sandboxes, name, asked, format, left).await
+    begin(&server, sandboxes, (name, asked), format, (left, running)).await
 }
 
 /// A script for bash, and all that an exec may be told but its command: only its shape.
@@ -98,9 +101,12 @@ async fn shell(
     if !how.cmd.is_empty() {
         return Err(Problem::field("cmd", "is not for a script: use /exec"));
     }
+    screened(&server, &beginning.applied, "bash", &script).await?;
+    let running = beginning.enter(&server)?;
     let left = beginning.admit(&server, &principal)?;
     let cmd = ["/bin/bash", "-c", &script].map(ToOwned::to_owned).to_vec();
-    begin(sandboxes, name, ExecRequest { cmd, ..how }, format, left).await
+    let asked = ExecRequest { cmd, ..how };
+    begin(&server, sandboxes, (name, asked), format, (left, running)).await
 }
 
 /// An exec that has ended, with its output.
@@ -120,11 +126,11 @@ pub(super) struct Finished {
 }
 
 async fn begin(
+    server: &Arc<Server>,
     sandboxes: Sandboxes,
-    name: String,
-    asked: ExecRequest,
+    (name, asked): (String, ExecRequest),
     format: Format,
-    left: Option<Left>,
+    (left, running): (Option<Left>, Running),
 ) -> Result<Response, Problem> {
     let background = asked.background;
     // Whoever goes away before the end has no more use for what it started, but in the background.
@@ -133,16 +139,27 @@ async fn begin(
         let info = sandboxes.exec_info(&name, following.id()).await.map_err(told)?;
         (StatusCode::ACCEPTED, axum::Json(info)).into_response()
     } else if format == Format::Json {
-        axum::Json(document(following).await?).into_response()
+        axum::Json(document(server, following).await?).into_response()
     } else {
-        stream(following, format, Seen::default())
+        // Whoever waits for its end is told that the server's came first.
+        let stop = server.stop.clone();
+        let until = async move {
+            stop.cancelled().await;
+            (Ending::BrokenOff, Problem::from(&Error::Cancelled))
+        };
+        stream(following, format, Seen::default(), until, running)
     };
     Left::mark(left.as_ref(), &mut answer);
     Ok(answer)
 }
 
-async fn document(following: Following) -> Result<Finished, Problem> {
-    let (exec, [out, err]) = following.collect().await.map_err(told)?;
+async fn document(server: &Server, following: Following) -> Result<Finished, Problem> {
+    let ended = tokio::select! {
+        biased;
+        () = server.stop.cancelled() => Err(Error::Cancelled),
+        ended = following.collect() => ended,
+    };
+    let (exec, [out, err]) = ended.map_err(told)?;
     Ok(Finished::new(exec, &out, &err))
 }
 
@@ -163,13 +180,38 @@ impl Finished {
     }
 }
 
-/// What happens, as it happens; the last line is the end or an error.
-fn stream(mut following: Following, format: Format, mut seen: Seen) -> Response {
+/// Whether what ends a stream ends the work too.
+pub(super) enum Ending {
+    BrokenOff,
+    /// The work goes on, and so can whoever reads.
+    LetGo,
+}
+
+/// What happens, as it happens; the last line is the end or an error, which is told when `until` comes first.
+fn stream(
+    mut following: Following,
+    format: Format,
+    mut seen: Seen,
+    until: impl Future<Output = (Ending, Problem)> + Send + 'static,
+    held: impl Send + 'static,
+) -> Response {
     let outbox = Outbox::default();
     let told = outbox.clone();
     let work = Box::pin(async move {
+        let _held = held;
+        tokio::pin!(until);
         loop {
-            match following.next().await {
+            let next = tokio::select! {
+                biased;
+                (ending, problem) = &mut until => {
+                    if matches!(ending, Ending::BrokenOff) {
+                        told.break_off();
+                    }
+                    return tell_problem(format, &told, &problem);
+                }
+                next = following.next() => next,
+            };
+            match next {
                 Ok(Some(event)) => {
                     seen.pass(&event);
                     told.tell_as(format, &seen.id(), event_name(&event), &event);
@@ -184,8 +226,8 @@ fn stream(mut following: Following, format: Format, mut seen: Seen) -> Response 
 
 /// How much of both streams was told: the id of an event, from which `/events` goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    stdout: u64,
+pub(crate) struct Seen {
+    pub(crate) stdout: u64,
     stderr: u64,
 }
 
@@ -206,7 +248,7 @@ impl Seen {
         format!("{}.{}", self.stdout, self.stderr)
     }
 
-    fn read(id: &str) -> Result<Self, Problem> {
+    pub(crate) fn read(id: &str) -> Result<Self, Problem> {
         let pair = id.split_once('.');
         let pair = pair.and_then(|(out, err)| Some((out.parse().ok()?, err.parse().ok()?)));
         let (stdout, stderr) =
@@ -217,6 +259,13 @@ impl Seen {
 
 pub(super) fn tell_error(format: Format, to: &Outbox, error: &Error) {
     tell_problem(format, to, &Problem::from(error));
+}
+
+/// When a stream ends that would otherwise hold the server's end up: what it tells of goes on, and is there afterwards.
+pub(super) async fn drained(stop: Stop) -> (Ending, Problem) {
+    stop.draining().await;
+    let detail = "the server ends: ask again when it is back";
+    (Ending::LetGo, Problem::coded("draining", detail))
 }
 
 pub(super) fn tell_problem(format: Format, to: &Outbox, problem: &Problem) {
@@ -269,7 +318,11 @@ async fn info(
 ) -> Answer<ExecInfo> {
     let asked: Waiting = question(&request)?;
     if let Some(wait) = asked.wait_ms {
-        let limit = Duration::from_millis(wait).min(MOST_WAIT);
+        if wait > MOST_WAIT_MS {
+            let reason = format!("must be no more than {MOST_WAIT_MS}: ask again then");
+            return Err(Problem::field("wait_ms", &reason));
+        }
+        let limit = Duration::from_millis(wait);
         let ended = sandboxes.wait(&name, &id);
         if let Ok(ended) = tokio::time::timeout(limit, ended).await {
             return ended.map(axum::Json).map_err(told);
@@ -289,6 +342,7 @@ struct From {
 
 /// `?stdout=OFFSET&stderr=OFFSET`: what is kept from there on, and then what comes.
 async fn follow(
+    State(server): State<Arc<Server>>,
     Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
     request: Request,
@@ -301,7 +355,7 @@ async fn follow(
     };
     let from = Offsets { stdout: seen.stdout, stderr: seen.stderr };
     let following = sandboxes.follow(&name, &id, from).await.map_err(told)?;
-    Ok(stream(following, format, seen))
+    Ok(stream(following, format, seen, drained(server.stop.clone()), ()))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -382,6 +436,7 @@ struct Logged<'a> {
 
 /// What all its execs wrote, those that started first first; `?tail=` lines of it, `?follow=true` and what comes.
 async fn logs(
+    State(server): State<Arc<Server>>,
     Mine(sandboxes): Mine,
     Path(name): Path<String>,
     request: Request,
@@ -392,8 +447,15 @@ async fn logs(
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {
+        let until = drained(server.stop.clone());
+        tokio::pin!(until);
         loop {
-            match log.next().await {
+            let next = tokio::select! {
+                biased;
+                (_, problem) = &mut until => return tell_problem(format, &to, &problem),
+                next = log.next() => next,
+            };
+            match next {
                 Ok(Some((exec, stream, bytes))) => {
                     let line = Logged { exec: &exec, stream, data: Data(bytes) };
                     to.tell(format, "log", &line);

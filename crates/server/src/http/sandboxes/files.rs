@@ -1,6 +1,8 @@
 //! Files of a sandbox: `GET`, `PUT`, `DELETE` on their paths, and whole trees as archives.
 
-use axum::extract::{Path, Request};
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::living::{FileError, FileFault, Files, InsidePath, Position, PutOptions, Sandboxes};
 use belljar::sandbox::FileInfo;
@@ -8,11 +10,12 @@ use hyper::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::execs::{drained, tell_problem};
 use super::{Paged, READ, WRITE, Word, at, question, told};
 use crate::api::{Api, look};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
-use crate::http::{Mine, body, pipe};
+use crate::http::{Mine, Server, body, pipe};
 use crate::problem::Problem;
 
 const BYTES: &str = "application/octet-stream";
@@ -294,6 +297,7 @@ struct Watched {
 
 /// What changes below a path, as it changes, until the client goes away.
 async fn watch(
+    State(server): State<Arc<Server>>,
     Mine(sandboxes): Mine,
     Path(Inside { name, path }): Path<Inside>,
     request: Request,
@@ -305,16 +309,21 @@ async fn watch(
     let outbox = Outbox::default();
     let to = outbox.clone();
     let work = Box::pin(async move {
+        let until = drained(server.stop.clone());
+        tokio::pin!(until);
         loop {
-            match watching.next().await {
+            let next = tokio::select! {
+                biased;
+                (_, problem) = &mut until => return tell_problem(format, &to, &problem),
+                next = watching.next() => next,
+            };
+            match next {
                 Ok(events) => {
                     for event in &events {
                         to.tell(format, "change", event);
                     }
                 }
-                Err(error) => {
-                    return super::execs::tell_problem(format, &to, &wrong(error));
-                }
+                Err(error) => return tell_problem(format, &to, &wrong(error)),
             }
         }
     });

@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use belljar::Error;
 use belljar::living::{OneShot, Ran};
 use belljar::sandbox::OneShotRequest;
 
 use super::execs::{Finished, event_name, tell_error};
-use super::{STATE, WRITE, may_be_made, told};
+use super::points::room;
+use super::{STATE, WRITE, may_be_made, screened, told};
 use crate::api::{Api, start};
 use crate::http::format::Format;
 use crate::http::lines::{self, Outbox};
 use crate::http::{Mine, Server, Who, body};
+use crate::limits::Left;
+use crate::policy::Running;
 use crate::principal::Principal;
 use crate::problem::Problem;
 use crate::wire;
@@ -35,8 +39,11 @@ async fn python(
     Mine(sandboxes): Mine,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (format, asked) = read(&server, &principal, "python", request).await?;
-    answer(sandboxes.start_python(asked).await.map_err(told)?, format).await
+    let Read { format, asked, held } = read(&server, &principal, "python", request).await?;
+    let making = room(&server, &principal, &sandboxes, 1).await?;
+    let running = sandboxes.start_python(asked).await.map_err(told)?;
+    drop(making);
+    answer(&server, running, format, held).await
 }
 
 async fn shell(
@@ -45,8 +52,18 @@ async fn shell(
     Mine(sandboxes): Mine,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (format, asked) = read(&server, &principal, "bash", request).await?;
-    answer(sandboxes.start_shell(asked).await.map_err(told)?, format).await
+    let Read { format, asked, held } = read(&server, &principal, "bash", request).await?;
+    let making = room(&server, &principal, &sandboxes, 1).await?;
+    let running = sandboxes.start_shell(asked).await.map_err(told)?;
+    drop(making);
+    answer(&server, running, format, held).await
+}
+
+/// What was asked, and what is kept free for it.
+struct Read {
+    format: Format,
+    asked: OneShotRequest,
+    held: (Option<Left>, Running),
 }
 
 async fn read(
@@ -54,33 +71,58 @@ async fn read(
     principal: &Principal,
     language: &str,
     request: Request,
-) -> Result<(Format, OneShotRequest), Problem> {
+) -> Result<Read, Problem> {
     let format = Format::of(request.headers());
     let mut asked: OneShotRequest = body::json(request).await?;
     let applied = server.policy.of(principal, &asked.sandbox.labels);
     applied.language(Some(language))?;
     applied.timeout(asked.timeout_ms)?;
     may_be_made(principal, &applied, &mut asked.sandbox)?;
-    server.limits.admit_caller(&principal.caller, 1, &applied)?;
-    server.limits.admit_labels(&asked.sandbox.labels)?;
-    Ok((format, asked))
+    screened(server, &applied, language, &asked.code).await?;
+    let running = server.policy.enter(&applied, 1)?;
+    let left = server.limits.admit_caller(&principal.caller, &applied)?;
+    server.limits.admit_labels(&principal.caller, &asked.sandbox.labels)?;
+    Ok(Read { format, asked, held: (left, running) })
 }
 
-async fn answer(mut running: OneShot, format: Format) -> Result<Response, Problem> {
+async fn answer(
+    server: &Arc<Server>,
+    mut running: OneShot,
+    format: Format,
+    (left, held): (Option<Left>, Running),
+) -> Result<Response, Problem> {
     if format == Format::Json {
-        let Ran { exec, stdout, stderr } = running.collect().await.map_err(told)?;
-        return Ok(axum::Json(Finished::new(exec, &stdout, &stderr)).into_response());
+        let ended = tokio::select! {
+            biased;
+            () = server.stop.cancelled() => Err(Error::Cancelled),
+            ended = running.collect() => ended,
+        };
+        let Ran { exec, stdout, stderr } = ended.map_err(told)?;
+        let mut answer = axum::Json(Finished::new(exec, &stdout, &stderr)).into_response();
+        Left::mark(left.as_ref(), &mut answer);
+        return Ok(answer);
     }
     let outbox = Outbox::default();
-    let to = outbox.clone();
+    let (to, stop) = (outbox.clone(), server.stop.clone());
     let work = Box::pin(async move {
+        let _held = held;
         loop {
-            match running.next().await {
+            let next = tokio::select! {
+                biased;
+                () = stop.cancelled() => {
+                    to.break_off();
+                    Err(Error::Cancelled)
+                }
+                next = running.next() => next,
+            };
+            match next {
                 Ok(Some(event)) => to.tell(format, event_name(&event), &event),
                 Ok(None) => return,
                 Err(error) => return tell_error(format, &to, &error),
             }
         }
     });
-    Ok(lines::answer(format, outbox, work))
+    let mut answer = lines::answer(format, outbox, work);
+    Left::mark(left.as_ref(), &mut answer);
+    Ok(answer)
 }

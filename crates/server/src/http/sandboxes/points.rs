@@ -11,7 +11,7 @@ use hyper::StatusCode;
 use rustix::fs::{Mode, OFlags};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::MutexGuard;
 
 use super::{Answer, Beginning, Paged, READ, STATE, WRITE, Word, at, question, told};
@@ -22,6 +22,10 @@ use crate::principal::Principal;
 use crate::problem::Problem;
 use crate::wire;
 
+/// Forks that are made where there are none to compare with.
+const MADE_TO_COMPARE: u32 = 2;
+/// What an archive has beside the contents of files.
+const MOST_MANIFEST_BYTES: u64 = 256 << 20;
 /// The form of an exported sandbox.
 const TAR: &str = "application/x-tar";
 
@@ -198,6 +202,8 @@ async fn check_fork(
     request: Request,
 ) -> Answer<ForkReport> {
     let asked: Checking = body::json_or_default(request).await?;
+    let more = if asked.forks.is_empty() { MADE_TO_COMPARE } else { 0 };
+    let _making = room(&server, &principal, &sandboxes, more).await?;
     Beginning::of(&server, &principal, &sandboxes, &name)?.admit(&server, &principal)?;
     sandboxes.check_fork(&name, &asked.forks).await.map(axum::Json).map_err(told)
 }
@@ -273,16 +279,23 @@ async fn import(
     request: Request,
 ) -> Result<(StatusCode, axum::Json<SandboxInfo>), Problem> {
     let asked: Importing = question(&request)?;
-    let file = tempfile().map_err(broken)?;
-    let mut kept = tokio::fs::File::from_std(file.try_clone().map_err(broken)?);
-    pipe::receive(request.into_body(), |mut reader| async move {
-        tokio::io::copy(&mut reader, &mut kept).await.map_err(broken)?;
-        kept.flush().await.map_err(broken)
-    })
-    .await?;
     let name = asked.name.map(|one| one.0);
     let mut new = SandboxRequest { name, ..SandboxRequest::default() };
     server.policy.of(&principal, &new.labels).check_sandbox(&mut new)?;
+    // What does not fit its disk cannot become a sandbox, so no more than that is taken in.
+    let limits = new.limits.resolve().map_err(|error| told(error.into()))?;
+    let most = limits.disk_bytes.saturating_add(MOST_MANIFEST_BYTES);
+    let file = tempfile().map_err(broken)?;
+    let mut kept = tokio::fs::File::from_std(file.try_clone().map_err(broken)?);
+    pipe::receive(request.into_body(), |reader| async move {
+        let mut bounded = reader.take(most.saturating_add(1));
+        if tokio::io::copy(&mut bounded, &mut kept).await.map_err(broken)? > most {
+            let detail = format!("the archive has more than {most} bytes, which no sandbox has room for");
+            return Err(Problem::coded("too_large", detail));
+        }
+        kept.flush().await.map_err(broken)
+    })
+    .await?;
     let _making = room(&server, &principal, &sandboxes, 1).await?;
     let info = sandboxes.import(file, new).await.map_err(told)?;
     Ok((StatusCode::CREATED, axum::Json(info)))
