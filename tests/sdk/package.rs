@@ -51,6 +51,11 @@ fn client_builds_requests_reads_problems_and_tries_again() {
 }
 
 #[test]
+fn client_ends_what_it_leaves_and_finds_what_it_lost() {
+    pytest(&["test_ending.py"]);
+}
+
+#[test]
 fn examples_of_the_guide_print_what_it_says() {
     pytest(&["test_guide.py"]);
 }

@@ -8,6 +8,7 @@ import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
+from urllib.parse import quote
 
 from . import _read
 from .errors import ApiError, ConnectionFailed, StreamCut, from_problem
@@ -15,6 +16,10 @@ from .errors import ApiError, ConnectionFailed, StreamCut, from_problem
 #: Seconds before the first further try; each next pause is twice as long, up to the longest.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
+#: How long whoever leaves waits until what they began has ended, and how often they look whether it has begun.
+END_WITHIN_S = 5.0
+END_TRIES = 3
+END_PAUSE_S = 0.05
 #: A server that asks for more patience than this is not waited for.
 MOST_PATIENCE_S = 30.0
 #: The longest line of a stream: an outcome with all the output that may be kept.
@@ -25,6 +30,9 @@ _ONCE = re.compile(
     r"/v1/(runs|batches|grades|evolutions|sandboxes|sandboxes/run_(python|shell)"
     r"|sandboxes/[^/]+/(code|contexts|exec|fork|shell|snapshots))"
 )
+
+#: The last line of a stream.
+_LAST = ("outcome", "grade", "ended")
 
 NDJSON = "application/x-ndjson"
 JSON = "application/json"
@@ -41,6 +49,9 @@ class Call:
     #: Seconds without a byte after which the server is given up.
     patience: float = 60.0
     headers: Dict[str, str] = field(default_factory=dict)
+    #: Whether an answer has begun, and whether all of it came.
+    begun: bool = False
+    done: bool = False
 
     def __post_init__(self) -> None:
         self.headers["Accept"] = self.accept
@@ -49,9 +60,22 @@ class Call:
             self.headers["Idempotency-Key"] = uuid.uuid4().hex
 
     @property
+    def keyed(self) -> bool:
+        """Whether the server carries it out once, and gives the same answer again."""
+        return self.method == "POST" and _ONCE.fullmatch(self.path.split("?")[0]) is not None
+
+    @property
     def repeatable(self) -> bool:
         """Whether sending it twice does no more than sending it once."""
-        return self.method != "POST" or _ONCE.fullmatch(self.path.split("?")[0]) is not None
+        return self.method != "POST" or self.keyed
+
+    @property
+    def ending(self) -> str:
+        """Where it is ended: with a key it goes on without whoever asked."""
+        return f"/v1/requests/{quote(self.headers['Idempotency-Key'], safe='')}"
+
+    def hear(self, line: Mapping[str, Any]) -> None:
+        self.done = self.done or line.get("type") in _LAST
 
 
 def pause(attempt: int, most: int, error: ApiError, headers: Mapping[str, str]) -> Optional[float]:

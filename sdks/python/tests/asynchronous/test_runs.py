@@ -92,18 +92,6 @@ async def test_output_comes_while_the_program_runs(server: Server) -> None:
     assert ("".join(out), "".join(err)) == ("first\n", "to stderr\n") and result.ok
 
 
-async def test_stream_is_left_early_and_the_run_ends(server: Server) -> None:
-    async with AsyncClient(server.url) as client:
-        stream = client.stream("while True: print('x' * 1000)", timeout=60)
-        async with stream as events:
-            async for event in events:
-                assert isinstance(event, belljar.Output) and event.stream == "stdout"
-                break
-        assert stream.result is None
-        # Its place is free again: had it gone on, its CPU time would be counted.
-        assert (await client.run("print(1)")).ok
-
-
 async def test_events_say_what_was_refused(server: Server) -> None:
     seen: List[belljar.Event] = []
     code = "import os\ntry:\n    os.chroot('/tmp')\nexcept OSError as e:\n    print(e.errno)"

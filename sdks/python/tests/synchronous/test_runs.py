@@ -93,18 +93,6 @@ def test_output_comes_while_the_program_runs(server: Server) -> None:
     assert ("".join(out), "".join(err)) == ("first\n", "to stderr\n") and result.ok
 
 
-def test_stream_is_left_early_and_the_run_ends(server: Server) -> None:
-    with Client(server.url) as client:
-        stream = client.stream("while True: print('x' * 1000)", timeout=60)
-        with stream as events:
-            for event in events:
-                assert isinstance(event, belljar.Output) and event.stream == "stdout"
-                break
-        assert stream.result is None
-        # Its place is free again: had it gone on, its CPU time would be counted.
-        assert (client.run("print(1)")).ok
-
-
 def test_events_say_what_was_refused(server: Server) -> None:
     seen: List[belljar.Event] = []
     code = "import os\ntry:\n    os.chroot('/tmp')\nexcept OSError as e:\n    print(e.errno)"

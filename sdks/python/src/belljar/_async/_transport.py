@@ -12,7 +12,7 @@ import anyio.to_thread
 import httpx
 
 from .. import _find, _local, _retry
-from ..errors import ConnectionFailed, StreamCut
+from ..errors import ApiError, ConnectionFailed, StreamCut
 
 Body = Union[bytes, AsyncIterator[bytes]]
 
@@ -54,17 +54,25 @@ class AsyncTransport:
             asked = f"{path}{'&' if '?' in path else '?'}cursor={quote(str(cursor), safe='')}"
 
     async def read(self, call: _retry.Call, body: Optional[Body] = None) -> bytes:
-        response = await self._send(call, body)
-        try:
-            return await response.aread()
-        except httpx.TransportError as error:
-            raise ConnectionFailed(f"the server hung up: {error}") from error
-        finally:
-            await response.aclose()
+        async with self._ending(call):
+            attempt = 0
+            while True:
+                response = await self._send(call, body)
+                try:
+                    found = await response.aread()
+                    call.done = True
+                    return found
+                except httpx.TransportError as error:
+                    if not call.keyed or attempt >= self._max_retries:
+                        raise ConnectionFailed(f"the server hung up: {error}") from error
+                finally:
+                    await response.aclose()
+                await anyio.sleep(_retry.backoff(attempt))
+                attempt += 1
 
     @asynccontextmanager
     async def pieces(self, call: _retry.Call) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The answer's bytes as they come. Leaving it closes the connection, which ends what was asked for."""
+        """The answer's bytes as they come. Leaving it closes the connection."""
         response = await self._send(call, None)
         try:
             yield _pieces(response)
@@ -73,9 +81,58 @@ class AsyncTransport:
 
     @asynccontextmanager
     async def lines(self, call: _retry.Call) -> AsyncIterator[AsyncIterator[Dict[str, Any]]]:
-        """The same, as lines of JSON."""
-        async with self.pieces(call) as pieces:
-            yield _lines(pieces)
+        """The answer as lines of JSON. Leaving it before its last line ends what was asked for."""
+        async with self._ending(call):
+            held = [await self._send(call, None)]
+            try:
+                yield self._lines(call, held)
+            finally:
+                await held[-1].aclose()
+
+    async def _lines(self, call: _retry.Call, held: List[httpx.Response]) -> AsyncIterator[Dict[str, Any]]:
+        """One that breaks off is asked for again by its key: the same lines come, and those that were told are passed over."""
+        told = attempt = 0
+        while True:
+            lines, here = _retry.Lines(), 0
+            try:
+                async for piece in _pieces(held[-1]):
+                    for line in _heard(call, lines, piece):
+                        here += 1
+                        if here > told:
+                            told = here
+                            call.hear(line)
+                            yield line
+                call.done = True
+                return
+            except StreamCut:
+                if not call.keyed or attempt >= self._max_retries:
+                    raise
+            await held[-1].aclose()
+            await anyio.sleep(_retry.backoff(attempt))
+            attempt += 1
+            held.append(await self._send(call, None))
+
+    @asynccontextmanager
+    async def _ending(self, call: _retry.Call) -> AsyncIterator[None]:
+        """Whoever leaves before the end has no more use for what was begun, which with a key would go on."""
+        try:
+            yield
+        finally:
+            if call.keyed and not call.done:
+                # A task that was cancelled has time for this one thing.
+                with anyio.move_on_after(_retry.END_WITHIN_S, shield=True):
+                    await self._end(call)
+
+    async def _end(self, call: _retry.Call) -> None:
+        for _ in range(_retry.END_TRIES):
+            try:
+                response = await self._http.delete(call.ending, timeout=_retry.END_WITHIN_S)
+            except httpx.HTTPError:
+                return  # a server that cannot be told has other worries
+            if response.status_code != 404 or call.begun:
+                return
+            # It may be on its way still.
+            await anyio.sleep(_retry.END_PAUSE_S)
 
     async def _send(self, call: _retry.Call, body: Optional[Body]) -> httpx.Response:
         if self._place.may_start and self._place.socket:
@@ -106,10 +163,12 @@ class AsyncTransport:
                 await anyio.sleep(_retry.backoff(attempt))
             else:
                 if response.status_code < 400:
+                    call.begun = True
                     return response
                 problem = await _problem(response)
                 wait = _retry.pause(attempt, self._max_retries, problem, response.headers)
                 if wait is None or not (body is None or isinstance(body, bytes)):
+                    call.done = True
                     raise problem
                 await anyio.sleep(wait)
             if absent and self._place.socket:
@@ -140,11 +199,12 @@ async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
         raise StreamCut(f"the stream was cut: {error}") from error
 
 
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[Dict[str, Any]]:
-    lines = _retry.Lines()
-    async for piece in pieces:
-        for line in lines.feed(piece):
-            yield line
+def _heard(call: _retry.Call, lines: _retry.Lines, piece: bytes) -> List[Dict[str, Any]]:
+    try:
+        return lines.feed(piece)
+    except ApiError:
+        call.done = True  # what the server tells so has ended
+        raise
 
 
 async def call_back(callback: Optional[Callable[[Any], Any]], value: Any) -> None:

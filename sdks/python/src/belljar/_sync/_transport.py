@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from .. import _find, _local, _retry
-from ..errors import ConnectionFailed, StreamCut
+from ..errors import ApiError, ConnectionFailed, StreamCut
 
 Body = Union[bytes, Iterator[bytes]]
 
@@ -52,17 +52,25 @@ class Transport:
             asked = f"{path}{'&' if '?' in path else '?'}cursor={quote(str(cursor), safe='')}"
 
     def read(self, call: _retry.Call, body: Optional[Body] = None) -> bytes:
-        response = self._send(call, body)
-        try:
-            return response.read()
-        except httpx.TransportError as error:
-            raise ConnectionFailed(f"the server hung up: {error}") from error
-        finally:
-            response.close()
+        with self._ending(call):
+            attempt = 0
+            while True:
+                response = self._send(call, body)
+                try:
+                    found = response.read()
+                    call.done = True
+                    return found
+                except httpx.TransportError as error:
+                    if not call.keyed or attempt >= self._max_retries:
+                        raise ConnectionFailed(f"the server hung up: {error}") from error
+                finally:
+                    response.close()
+                time.sleep(_retry.backoff(attempt))
+                attempt += 1
 
     @contextmanager
     def pieces(self, call: _retry.Call) -> Iterator[Iterator[bytes]]:
-        """The answer's bytes as they come. Leaving it closes the connection, which ends what was asked for."""
+        """The answer's bytes as they come. Leaving it closes the connection."""
         response = self._send(call, None)
         try:
             yield _pieces(response)
@@ -71,9 +79,56 @@ class Transport:
 
     @contextmanager
     def lines(self, call: _retry.Call) -> Iterator[Iterator[Dict[str, Any]]]:
-        """The same, as lines of JSON."""
-        with self.pieces(call) as pieces:
-            yield _lines(pieces)
+        """The answer as lines of JSON. Leaving it before its last line ends what was asked for."""
+        with self._ending(call):
+            held = [self._send(call, None)]
+            try:
+                yield self._lines(call, held)
+            finally:
+                held[-1].close()
+
+    def _lines(self, call: _retry.Call, held: List[httpx.Response]) -> Iterator[Dict[str, Any]]:
+        """One that breaks off is asked for again by its key: the same lines come, and those that were told are passed over."""
+        told = attempt = 0
+        while True:
+            lines, here = _retry.Lines(), 0
+            try:
+                for piece in _pieces(held[-1]):
+                    for line in _heard(call, lines, piece):
+                        here += 1
+                        if here > told:
+                            told = here
+                            call.hear(line)
+                            yield line
+                call.done = True
+                return
+            except StreamCut:
+                if not call.keyed or attempt >= self._max_retries:
+                    raise
+            held[-1].close()
+            time.sleep(_retry.backoff(attempt))
+            attempt += 1
+            held.append(self._send(call, None))
+
+    @contextmanager
+    def _ending(self, call: _retry.Call) -> Iterator[None]:
+        """Whoever leaves before the end has no more use for what was begun, which with a key would go on."""
+        try:
+            yield
+        finally:
+            if call.keyed and not call.done:
+                self._end(call)
+
+    def _end(self, call: _retry.Call) -> None:
+        for _ in range(_retry.END_TRIES):
+            try:
+                response = self._http.delete(call.ending, timeout=_retry.END_WITHIN_S)
+            except httpx.HTTPError:
+                return  # a server that cannot be told has other worries
+            if response.status_code != 404 or call.begun:
+                return
+            # It may be on its way still.
+            time.sleep(_retry.END_PAUSE_S)
 
     def _send(self, call: _retry.Call, body: Optional[Body]) -> httpx.Response:
         if self._place.may_start and self._place.socket:
@@ -104,10 +159,12 @@ class Transport:
                 time.sleep(_retry.backoff(attempt))
             else:
                 if response.status_code < 400:
+                    call.begun = True
                     return response
                 problem = _problem(response)
                 wait = _retry.pause(attempt, self._max_retries, problem, response.headers)
                 if wait is None or not (body is None or isinstance(body, bytes)):
+                    call.done = True
                     raise problem
                 time.sleep(wait)
             if absent and self._place.socket:
@@ -138,11 +195,12 @@ def _pieces(response: httpx.Response) -> Iterator[bytes]:
         raise StreamCut(f"the stream was cut: {error}") from error
 
 
-def _lines(pieces: Iterator[bytes]) -> Iterator[Dict[str, Any]]:
-    lines = _retry.Lines()
-    for piece in pieces:
-        for line in lines.feed(piece):
-            yield line
+def _heard(call: _retry.Call, lines: _retry.Lines, piece: bytes) -> List[Dict[str, Any]]:
+    try:
+        return lines.feed(piece)
+    except ApiError:
+        call.done = True  # what the server tells so has ended
+        raise
 
 
 def call_back(callback: Optional[Callable[[Any], Any]], value: Any) -> None:

@@ -28,7 +28,7 @@ class Client:
     the local socket of this user, and if nothing listens there, a server is started that ends with this process.
     """
 
-    def __init__(self, url: Optional[str] = None, *, api_key: Optional[str] = None, max_retries: int = 3) -> None:
+    def __init__(self, url: Optional[str] = None, *, api_key: Optional[str] = None, max_retries: int = 5) -> None:
         self._transport = Transport(
             _find.place(url, api_key), max_retries=max_retries, user_agent=f"belljar-python/{__version__}"
         )
