@@ -49,3 +49,5 @@ mod soak;
 mod tenants;
 #[path = "server/terminal.rs"]
 mod terminal;
+#[path = "server/tools.rs"]
+mod tools;

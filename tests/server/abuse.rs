@@ -76,6 +76,51 @@ fn slow_heads_and_bodies_hold_nobody_up() {
 }
 
 #[test]
+fn slow_bodies_of_one_tenant_keep_no_other_out() {
+    let server = Server::with(&["--max-runs", "2", "--max-queue", "6", "--rate", "off"]);
+    let (slow, other) = (server.key("slow", &[]), server.key("other", &[]));
+    // With a key and without: half of the places can be held by bodies that do not come, and no more.
+    let mut all: Vec<Connection> = (0..40)
+        .map(|number| {
+            let keyed = if number % 2 == 0 { format!("Idempotency-Key: k{number}\r\n") } else { String::new() };
+            let mut one = server.tcp();
+            let head = format!(
+                "POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {slow}\r\n{keyed}\
+                 Content-Length: 50\r\n\r\n{{"
+            );
+            one.write(head.as_bytes()).expect("read");
+            one
+        })
+        .collect();
+    let refused = all.split_off(4);
+    for mut one in refused {
+        let told = one.answer();
+        assert_eq!((told.status, &told.json()["code"]), (429, &json!("busy")), "{told:?}");
+    }
+    for key in ["", "k"] {
+        let bearer = format!("Bearer {other}");
+        let mut headers = vec![("Authorization", bearer.as_str())];
+        headers.extend((!key.is_empty()).then_some(("Idempotency-Key", key)));
+        let answer = server.tcp().post("/v1/runs", &headers, &bash("echo in"));
+        assert_eq!(answer.json()["stdout"], "in\n", "{answer:?}");
+    }
+    drop(all);
+}
+
+#[test]
+fn archive_without_an_end_is_not_taken_in() {
+    let server = Server::start();
+    let mut connection = server.unix();
+    let head = "POST /v1/sandboxes/import HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    connection.write(head.as_bytes()).expect("it reads");
+    let megabyte = [b"100000\r\n".to_vec(), vec![b' '; 1 << 20], b"\r\n".to_vec()].concat();
+    // A disk of 100 MiB, and what an archive has beside it.
+    let sent = (0..1000).take_while(|_| connection.write(&megabyte).is_ok()).count();
+    assert!((356..1000).contains(&sent), "{sent} MiB were taken in");
+    is_served(&server);
+}
+
+#[test]
 fn heads_that_are_too_large_are_refused() {
     let server = Server::start();
     let long = "x".repeat(80 << 10);

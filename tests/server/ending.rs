@@ -119,6 +119,71 @@ fn draining_takes_no_longer_than_asked() {
 }
 
 #[test]
+fn who_only_looks_on_does_not_hold_the_end_up() {
+    let server = Server::with(&["--drain", "300s"]);
+    let ask = |path: &str, body: Value| server.unix().post(path, &[], &body);
+    assert_eq!(ask("/v1/sandboxes", json!({ "name": "a" })).status, 201);
+    let begun = json!({ "cmd": ["sleep", "600"], "background": true });
+    let exec = ask("/v1/sandboxes/a/exec", begun).json()["id"].as_str().expect("an id").to_owned();
+    let paths = [
+        "/v1/sandboxes/a/watch/workspace".to_owned(),
+        "/v1/sandboxes/a/logs?follow=true".to_owned(),
+        format!("/v1/sandboxes/a/execs/{exec}/events"),
+    ];
+    let looking: Vec<Connection> = paths
+        .iter()
+        .map(|path| {
+            let mut one = server.unix();
+            one.write(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("read");
+            assert_eq!(one.head().status, 200, "{path}");
+            one
+        })
+        .collect();
+    server.signal(Signal::TERM);
+    for (connection, path) in looking.into_iter().zip(&paths) {
+        let last = last_event(connection);
+        assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("draining")), "{path}");
+    }
+    let (ended, _) = server.wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn who_waits_for_a_program_in_a_sandbox_is_told_of_the_end() {
+    let server = Server::with(&["--drain", "200ms"]);
+    let made = server.unix().post("/v1/sandboxes", &[], &json!({ "name": "a" }));
+    assert_eq!(made.status, 201);
+    let lines = ("Accept", "application/x-ndjson");
+    let all = [
+        ("/v1/sandboxes/a/exec", json!({ "cmd": ["sleep", "600"] })),
+        ("/v1/sandboxes/a/code", json!({ "code": "import time; time.sleep(600)" })),
+        ("/v1/sandboxes/run_shell", json!({ "code": "sleep 600" })),
+    ];
+    let mut streams: Vec<Connection> = Vec::new();
+    for (path, body) in &all {
+        let mut one = server.unix();
+        one.send(path, &[lines], body);
+        assert_eq!(one.head().status, 200, "{path}");
+        one.chunk().expect("it runs");
+        streams.push(one);
+    }
+    let mut document = server.unix();
+    document.send(all[0].0, &[], &all[0].1);
+    wait_until("it runs", || {
+        let execs = server.unix().get("/v1/sandboxes/a/execs?limit=10", &[]).json();
+        execs["execs"].as_array().is_some_and(|all| all.len() >= 2)
+    });
+    server.signal(Signal::TERM);
+    for (one, (path, _)) in streams.into_iter().zip(&all) {
+        assert_eq!(last_event(one)["code"], "cancelled", "{path}");
+    }
+    let told = document.answer();
+    assert_eq!((told.status, &told.json()["code"]), (503, &json!("cancelled")), "{told:?}");
+    let (ended, _) = server.wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
 fn killed_server_leaves_nothing() {
     let server = Server::start();
     let tokens = LEVELS.map(|_| Token::new());

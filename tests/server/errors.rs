@@ -108,6 +108,45 @@ fn body_beyond_the_bound_is_refused() {
 }
 
 #[test]
+fn root_that_was_closed_is_told_as_the_state_of_the_sandbox() {
+    let server = Server::start();
+    let at = |rest: &str| format!("/v1/sandboxes/a{rest}");
+    assert_eq!(server.unix().post("/v1/sandboxes", &[], &json!({ "name": "a" })).status, 201);
+    let snapshot = || server.unix().post(&at("/snapshots"), &[], &json!({}));
+    assert_eq!(snapshot().status, 201, "the control");
+    let mode = |bits: u32| {
+        server.unix().ask("POST", &at(&format!("/files/?mode={bits}")), &[], b"").status
+    };
+    assert_eq!(mode(0), 204);
+    let told = snapshot();
+    // Root reads what is closed.
+    if belljar_tests::is_root() {
+        assert_eq!(told.status, 201, "{told:?}");
+    } else {
+        assert_problem(&told, 409, "conflict");
+        assert!(told.text().contains("rollback"), "{told:?}");
+    }
+    let back = server.unix().post(&at("/rollback"), &[], &json!({ "tag": "s1" }));
+    assert_eq!(back.status, 200, "{back:?}");
+    assert_eq!(snapshot().status, 201, "once it is open again");
+}
+
+#[test]
+fn questions_with_two_answers_are_mistakes() {
+    let server = Server::start();
+    assert_eq!(server.unix().post("/v1/sandboxes", &[], &json!({ "name": "a" })).status, 201);
+    for (path, field) in [
+        ("/v1/sandboxes?limit=1&limit=2", "limit"),
+        ("/v1/sandboxes/a/files/?stat=true&stat=false", "stat"),
+        ("/v1/sandboxes/a/execs/x?wait_ms=3600001", "wait_ms"),
+    ] {
+        let answer = server.unix().get(path, &[]);
+        assert_problem(&answer, 400, "spec");
+        assert_eq!(answer.json()["field"], field);
+    }
+}
+
+#[test]
 fn what_is_not_http_is_answered_and_closed() {
     let server = Server::start();
     let mut connection = server.unix();

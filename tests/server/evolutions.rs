@@ -48,6 +48,45 @@ fn evolution_is_begun_followed_and_told() {
 }
 
 #[test]
+fn evolutions_are_listed_and_stopped_by_their_tenant_alone() {
+    let directory = TempDir::new();
+    let proposers = directory.file("p.toml", "[slow]\nkind = \"command\"\ncommand = [\"sleep\", \"600\"]\n");
+    let options = ["--proposers", &proposers.display().to_string()];
+    let server = Server::with(&options);
+    let (one, other) = (server.key("one", &[]), server.key("other", &[]));
+    let slow = task(&json!({ "kind": "named", "name": "slow" }));
+    let begin = |key: &str| server.as_key(key, "POST", "/v1/evolutions", &slow);
+    let ids: Vec<String> = (0..2)
+        .map(|_| begin(&one).json()["id"].as_str().expect("an id").to_owned())
+        .collect();
+    let told = begin(&one);
+    assert_eq!((told.status, &told.json()["code"]), (429, &json!("busy")), "two of one tenant");
+    assert_eq!(begin(&other).status, 202, "and there is room for another");
+    let list = |key: &str, query: &str| {
+        let told = server.as_key(key, "GET", &format!("/v1/evolutions{query}"), &Value::Null).json();
+        let all = told["evolutions"].as_array().expect("a list").clone();
+        let ids = all.iter().map(|one| one["id"].as_str().expect("an id").to_owned());
+        (ids.collect::<Vec<_>>(), all, told["next_cursor"].as_str().map(ToOwned::to_owned))
+    };
+    let mut sorted = ids.clone();
+    sorted.sort_unstable();
+    let (first, _, cursor) = list(&one, "?limit=1");
+    let (second, _, none) = list(&one, &format!("?limit=1&cursor={}", cursor.expect("more")));
+    assert_eq!(([first, second].concat(), none), (sorted, None));
+    assert_eq!(list(&other, "").0.len(), 1);
+    let stop = |key: &str, id: &str| {
+        server.as_key(key, "POST", &format!("/v1/evolutions/{id}/stop"), &Value::Null)
+    };
+    assert_eq!(stop(&other, &ids[0]).status, 404, "not another's");
+    assert_eq!(stop(&one, &ids[0]).status, 204);
+    assert_eq!(stop(&one, &ids[0]).status, 409, "it has ended");
+    let running: Vec<bool> =
+        list(&one, "").1.iter().map(|one| one["running"] == json!(true)).collect();
+    assert_eq!(running.iter().filter(|one| **one).count(), 1);
+    assert_eq!(begin(&one).status, 202, "its room is free");
+}
+
+#[test]
 fn request_names_nothing_of_the_host() {
     let server = Server::start();
     for (proposer, field) in [

@@ -146,6 +146,39 @@ fn keys_of_one_tenant_are_not_those_of_another() {
 }
 
 #[test]
+fn what_goes_on_under_a_key_is_ended_by_its_tenant_alone() {
+    let server = Server::start();
+    let (one, other) = (server.key("one", &[]), server.key("other", &[]));
+    let bearer = format!("Bearer {one}");
+    let end = |key: &str, name: &str| {
+        server.as_key(key, "DELETE", &format!("/v1/requests/{name}"), &Value::Null)
+    };
+    let request = bash("echo up; sleep 600");
+    for lines in [&[][..], &[LINES]] {
+        let name = format!("a/{}", lines.len());
+        let at = name.replace('/', "%2F");
+        let key = [("Authorization", bearer.as_str()), ("Idempotency-Key", name.as_str())];
+        let mut leaves = server.tcp();
+        leaves.send("/v1/runs", &[&key[..], lines].concat(), &request);
+        wait_until("it runs", || !server.children().is_empty());
+        drop(leaves);
+        let (foreign, unknown) = (end(&other, &at), end(&other, "nobodys"));
+        assert_eq!((foreign.status, unknown.status), (404, 404));
+        assert_eq!(foreign.json()["detail"], unknown.json()["detail"], "as what is nobody's");
+        assert!(!server.children().is_empty(), "it goes on without its client");
+        assert_eq!(end(&one, &at).status, 204);
+        wait_until("it is gone", || server.children().is_empty());
+        assert_eq!(end(&one, &at).status, 404, "nothing goes on any more");
+        let told = server.tcp().post("/v1/runs", &[&key[..], lines].concat(), &request);
+        assert_eq!((told.status, &told.json()["code"]), (409, &json!("idempotency_lost")));
+    }
+    let runs = server.as_key(&one, "GET", "/v1/audit", &Value::Null).json()["runs"].clone();
+    let verdicts: Vec<&str> =
+        runs.as_array().expect("a list").iter().filter_map(|run| run["verdict"].as_str()).collect();
+    assert_eq!(verdicts, ["cancelled", "cancelled"], "once each: {runs}");
+}
+
+#[test]
 fn who_leaves_before_a_long_answer_begins_holds_nothing() {
     let server = Server::with(&["--max-runs", "1", "--max-queue", "1"]);
     let mut occupied = server.unix();

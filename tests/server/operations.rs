@@ -40,6 +40,18 @@ fn counters_tell_what_was_answered() {
         let (name, value) = line.rsplit_once(' ').expect("a name and a number");
         assert!(name.starts_with("belljar_") && value.parse::<f64>().is_ok(), "{line}");
     }
+    let chroot = "import os\ntry: os.chroot('/tmp')\nexcept OSError: raise SystemExit(3)";
+    server.run(&json!({ "language": "python", "code": chroot }));
+    let slow = json!({ "language": "bash", "code": "sleep 60", "limits": { "wall_ms": 100 } });
+    server.run(&slow);
+    let text = server.unix().get("/metrics", &[]).text();
+    for line in [
+        "belljar_runs_total{verdict=\"exited\"} 2",
+        "belljar_runs_total{verdict=\"wall_time_limit\"} 1",
+        "belljar_events_total{kind=\"escape_attempt\"} 1",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
     let key = server.key("ci", &[]);
     assert_eq!(server.as_key(&key, "GET", "/metrics", &Value::Null).status, 403, "not for tenants");
 }

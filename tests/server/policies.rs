@@ -143,6 +143,156 @@ fn workspaces_of_the_host_are_for_keys_whose_rules_list_them() {
 }
 
 #[test]
+fn workspace_that_was_swapped_for_a_link_is_not_shown() {
+    let shared = TempDir::new();
+    shared.file("own/data", "meant");
+    shared.file("other/data", "not meant");
+    let (own, other) = (shared.join("own"), shared.join("other"));
+    let policy = format!("[keys.ci]\nworkspaces = [{:?}]\n", own.display().to_string());
+    let (server, key) = governed(&policy);
+    let ask = |method: &str, rest: &str, body: &Value| {
+        server.as_key(&key, method, &format!("/v1/sandboxes{rest}"), body)
+    };
+    let workspace = json!({ "path": own.display().to_string(), "mode": "read_only" });
+    assert_eq!(ask("POST", "", &json!({ "name": "a", "workspace": workspace })).status, 201);
+    let look = || {
+        let script = json!({ "script": "cat /workspace/data" });
+        ask("POST", "/a/shell", &script).json()["stdout"].clone()
+    };
+    assert_eq!(look(), "meant");
+    assert_eq!(ask("POST", "/a/stop", &Value::Null).status, 200);
+    // As somebody could do it who writes to the directory above.
+    let aside = shared.join("aside");
+    fs::rename(&own, &aside).expect("ours");
+    std::os::unix::fs::symlink(&other, &own).expect("ours");
+    let told = ask("POST", "/a/start", &Value::Null);
+    assert_eq!((told.status, &told.json()["code"]), (409, &json!("conflict")), "{told:?}");
+    fs::remove_file(&own).expect("ours");
+    fs::create_dir(&own).expect("ours");
+    assert_eq!(ask("POST", "/a/start", &Value::Null).status, 409, "another in its place neither");
+    fs::remove_dir(&own).expect("ours");
+    fs::rename(&aside, &own).expect("ours");
+    assert_eq!(ask("POST", "/a/start", &Value::Null).status, 200, "the one that was meant");
+    assert_eq!(look(), "meant");
+    // And of a link that leads to what is allowed, what is kept is where it led to.
+    let way = shared.join("way");
+    std::os::unix::fs::symlink(&own, &way).expect("ours");
+    let workspace = json!({ "path": way.display().to_string(), "mode": "read_only" });
+    let made = ask("POST", "", &json!({ "name": "b", "workspace": workspace }));
+    assert_eq!(made.status, 201, "{made:?}");
+    assert_eq!(ask("POST", "/b/stop", &Value::Null).status, 200);
+    fs::remove_file(&way).expect("ours");
+    std::os::unix::fs::symlink(&other, &way).expect("ours");
+    assert_eq!(ask("POST", "/b/start", &Value::Null).status, 200);
+    let script = json!({ "script": "cat /workspace/data" });
+    assert_eq!(ask("POST", "/b/shell", &script).json()["stdout"], "meant");
+}
+
+#[test]
+fn rules_of_labels_count_for_what_is_in_a_batch() {
+    let (server, key) = governed(
+        "[labels.\"team=red\"]\nrate = \"2/h\"\n[labels.\"team=blue\"]\nconcurrent_runs = 1\n",
+    );
+    let with = |team: &str| json!({ "language": "bash", "code": "true", "labels": { "team": team } });
+    let batch = |requests: Vec<Value>, parallel: usize| {
+        let asked = json!({ "requests": requests, "parallel": parallel });
+        server.as_key(&key, "POST", "/v1/batches", &asked)
+    };
+    assert_eq!(batch(vec![with("red"), bash("true"), with("red")], 1).status, 200);
+    let told = batch(vec![bash("true"), with("red")], 1);
+    assert_eq!((told.status, &told.json()["rule"]), (429, &json!("labels.\"team=red\".rate")));
+    let told = batch(vec![with("blue"), with("blue")], 2);
+    let rule = json!("labels.\"team=blue\".concurrent_runs");
+    assert_eq!((told.status, &told.json()["rule"]), (429, &rule), "{told:?}");
+    assert_eq!(batch(vec![with("blue"), with("blue")], 1).status, 200);
+}
+
+#[test]
+fn cases_are_held_to_the_ceiling_of_time() {
+    let (server, key) = governed("[keys.ci]\nlimits = { wall_ms = 5000 }\n");
+    let code = "def add(a, b):\n    return a + b\n";
+    let case = |timeout_ms: u64| {
+        json!([{ "input_args": [2, 3], "expected_output": 5, "timeout_ms": timeout_ms }])
+    };
+    let grade = |field: &str, timeout_ms: u64| {
+        let mut asked = json!({ "code": code, "cases": case(5000) });
+        asked[field] = case(timeout_ms);
+        server.as_key(&key, "POST", "/v1/grades", &asked)
+    };
+    for field in ["cases", "hidden"] {
+        refused(&grade(field, 5001), "keys.ci.limits.wall_ms", &format!("{field}[0].timeout_ms"));
+        assert_eq!(grade(field, 5000).json()["score"], 1.0);
+    }
+    let task = json!({ "prompt": "add", "func": "add", "cases": case(5001), "max_iterations": 1,
+        "proposer": { "kind": "replay", "answers": [code] } });
+    let told = server.as_key(&key, "POST", "/v1/evolutions", &task);
+    refused(&told, "keys.ci.limits.wall_ms", "cases[0].timeout_ms");
+}
+
+#[test]
+fn code_is_read_wherever_it_is_run() {
+    let (server, key) = governed("[keys.ci]\nscreen = \"refuse\"\n");
+    let ask = |path: &str, body: &Value| server.as_key(&key, "POST", path, body);
+    assert_eq!(ask("/v1/sandboxes", &json!({ "name": "a" })).status, 201);
+    let (bad, good) = ("import os\nos.system('id')", "print(1)");
+    let graded = |code: &str| {
+        let cases = json!([{ "stdin": "", "expected_stdout": "1\n" }]);
+        json!({ "code": code, "language": "python", "cases": cases })
+    };
+    for (path, refused, taken) in [
+        ("/v1/runs", python(bad), python(good)),
+        ("/v1/grades", graded(bad), graded(good)),
+        ("/v1/sandboxes/a/code", json!({ "code": bad }), json!({ "code": good })),
+        ("/v1/sandboxes/run_python", json!({ "code": bad }), json!({ "code": good })),
+        (
+            "/v1/sandboxes/a/shell",
+            json!({ "script": "rm -rf / --no-preserve-root" }),
+            json!({ "script": "true" }),
+        ),
+        (
+            "/v1/sandboxes/run_shell",
+            json!({ "code": "rm -rf / --no-preserve-root" }),
+            json!({ "code": "true" }),
+        ),
+    ] {
+        let told = ask(path, &refused);
+        assert_eq!((told.status, &told.json()["code"]), (422, &json!("screened")), "{path} {told:?}");
+        let done = ask(path, &taken);
+        assert_eq!(done.status, 200, "{path}: {done:?}");
+    }
+}
+
+#[test]
+fn what_runs_in_sandboxes_counts_among_the_runs() {
+    let (server, key) = governed("[keys.ci]\nconcurrent_runs = 1\nsandboxes = 1\n");
+    let ask = |path: &str, body: &Value| server.as_key(&key, "POST", path, body);
+    let shot = json!({ "code": "true" });
+    assert_eq!(ask("/v1/sandboxes/run_shell", &shot).status, 200);
+    assert_eq!(ask("/v1/sandboxes", &json!({ "name": "a" })).status, 201);
+    for (path, body) in [("/v1/sandboxes/run_shell", &shot), ("/v1/sandboxes/a/check_fork", &Value::Null)] {
+        let told = ask(path, body);
+        assert_eq!((told.status, &told.json()["rule"]), (429, &json!("keys.ci.sandboxes")), "{told:?}");
+    }
+    let bearer = format!("Bearer {key}");
+    let lines = [("Authorization", bearer.as_str()), ("Accept", "application/x-ndjson")];
+    for (path, body) in [
+        ("/v1/sandboxes/a/exec", json!({ "cmd": ["sleep", "600"] })),
+        ("/v1/sandboxes/a/shell", json!({ "script": "sleep 600" })),
+        ("/v1/sandboxes/a/code", json!({ "code": "import time; time.sleep(600)" })),
+    ] {
+        let mut occupied = server.tcp();
+        occupied.send(path, &lines, &body);
+        assert_eq!(occupied.head().status, 200);
+        occupied.chunk().expect("it runs");
+        let told = ask("/v1/runs", &bash("true"));
+        let rule = json!("keys.ci.concurrent_runs");
+        assert_eq!((told.status, &told.json()["rule"]), (429, &rule), "{path}: {told:?}");
+        drop(occupied);
+        wait_until("there is a place", || ask("/v1/runs", &bash("true")).status == 200);
+    }
+}
+
+#[test]
 fn rates_and_quotas_of_runs_count_for_each_key() {
     let (server, key) = governed(
         "[keys.ci]\nrate = \"2/h\"\nconcurrent_runs = 1\n[default]\nrequests = \"1000/h\"\n",

@@ -161,10 +161,44 @@ fn token_has_a_rate_and_the_local_user_has_none() {
     let all: Vec<Answer> = (0..20).map(|_| run()).collect();
     let refused = all.iter().find(|answer| answer.status == 429).expect("one too many");
     assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(refused.header("ratelimit"), Some("\"runs\";r=0;t=1"));
+    assert_eq!(refused.header("ratelimit-remaining"), Some("0"));
     let told = refused.json();
     assert_eq!((&told["kind"], &told["rule"]), (&"rate_limited".into(), &"rate".into()), "{told}");
     for _ in 0..10 {
         assert_eq!(server.run(&quick(&json!({}))).status, 200, "by the socket");
+    }
+}
+
+#[test]
+fn labels_of_one_tenant_cost_no_other_and_tell_it_nothing() {
+    let options = ["--rate-label", "sandbox=1/h", "--cpu-budget", "team=2s/h", "--rate", "off"];
+    let mut server = Server::with(&options);
+    let keys = [server.key("one", &[]), server.key("other", &[])];
+    for key in &keys {
+        let run =
+            || server.as_key(key, "POST", "/v1/runs", &quick(&json!({ "sandbox": "same" })));
+        assert_eq!(run().status, 200, "each has its own");
+        assert_eq!(run().json()["rule"], "rate-label sandbox");
+    }
+    let spend = |server: &Server, key: &str, seconds: f64| {
+        let code = format!(
+            "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass"
+        );
+        let mut request = python(&code);
+        (request["labels"], request["limits"]) =
+            (json!({ "team": "red" }), json!({ "cpu_ms": 1900 }));
+        server.as_key(key, "POST", "/v1/runs", &request)
+    };
+    assert_eq!(spend(&server, &keys[0], 0.4).status, 200);
+    for _ in 0..2 {
+        let told = spend(&server, &keys[0], 0.0);
+        assert_eq!((told.status, &told.json()["kind"]), (429, &json!("budget_spent")), "{told:?}");
+        assert_eq!(spend(&server, &keys[1], 0.0).status, 200, "another's is another");
+        // What was used is read back from the trail the same way.
+        server.signal(rustix::process::Signal::TERM);
+        let (_, directory) = server.wait();
+        server = Server::started(directory, &options, &[]);
     }
 }
 

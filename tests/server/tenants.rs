@@ -80,7 +80,7 @@ fn every_operation_needs_a_key_and_its_scope() {
         .iter()
         .map(|scope| (*scope, server.key(&scope.replace(':', "-"), &["--scope", scope])))
         .collect();
-    let names = ["name", "id", "tag", "path", "code"].map(|name| (name, "nothing".to_owned()));
+    let names = ["name", "id", "tag", "path", "code", "key"].map(|name| (name, "nothing".to_owned()));
     let names = BTreeMap::from(names);
     for operation in operations(&server) {
         let path = filled(&operation, &names);
@@ -180,6 +180,25 @@ fn what_is_anothers_is_as_unknown_as_what_is_nobodys() {
         (200, &json!("running")),
         "nothing was done to it"
     );
+}
+
+#[test]
+fn key_that_was_used_for_one_tenant_is_not_answered_for_another() {
+    let server = Server::start();
+    let make = |tenant: &str, key: &str| {
+        let headers = [("Belljar-Tenant", tenant), ("Idempotency-Key", key)];
+        server.unix().post("/v1/sandboxes", &headers, &json!({ "name": "a" }))
+    };
+    assert_eq!(make("one", "k").status, 201);
+    assert_eq!(make("one", "k").header("idempotent-replayed"), Some("true"));
+    let told = make("other", "k");
+    assert_eq!((told.status, &told.json()["code"]), (422, &json!("idempotency_mismatch")));
+    assert_eq!(make("other", "k2").status, 201);
+    for strange in ["../x", "A", "a b", "\u{e9}"] {
+        let told = server.unix().get("/v1/sandboxes", &[("Belljar-Tenant", strange)]);
+        assert_eq!((told.status, &told.json()["field"]), (400, &json!("Belljar-Tenant")), "{strange}");
+    }
+    assert_eq!(server.unix().get("/v1/sandboxes", &[("Belljar-Tenant", "")]).status, 200);
 }
 
 #[test]
