@@ -49,7 +49,8 @@ class Call:
     #: Seconds without a byte after which the server is given up.
     patience: float = 60.0
     headers: Dict[str, str] = field(default_factory=dict)
-    #: Whether an answer has begun, and whether all of it came.
+    #: Whether anything was sent, whether an answer has begun, and whether all of it came.
+    sent: bool = False
     begun: bool = False
     done: bool = False
 

@@ -118,7 +118,7 @@ class AsyncTransport:
         try:
             yield
         finally:
-            if call.keyed and not call.done:
+            if call.keyed and call.sent and not call.done:
                 # A task that was cancelled has time for this one thing.
                 with anyio.move_on_after(_retry.END_WITHIN_S, shield=True):
                     await self._end(call)
@@ -126,8 +126,9 @@ class AsyncTransport:
     async def _end(self, call: _retry.Call) -> None:
         for _ in range(_retry.END_TRIES):
             try:
+                self._check_owner()
                 response = await self._http.delete(call.ending, timeout=_retry.END_WITHIN_S)
-            except httpx.HTTPError:
+            except (httpx.HTTPError, ConnectionFailed):
                 return  # a server that cannot be told has other worries
             if response.status_code != 404 or call.begun:
                 return
@@ -135,8 +136,7 @@ class AsyncTransport:
             await anyio.sleep(_retry.END_PAUSE_S)
 
     async def _send(self, call: _retry.Call, body: Optional[Body]) -> httpx.Response:
-        if self._place.may_start and self._place.socket:
-            _find.check_owner(self._place.socket)
+        self._check_owner()
         attempt, started = 0, False
         while True:
             request = self._http.build_request(
@@ -148,6 +148,7 @@ class AsyncTransport:
                 timeout=httpx.Timeout(call.patience, connect=10.0),
             )
             absent = False
+            call.sent = True
             try:
                 response = await self._http.send(request, stream=True)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -176,6 +177,10 @@ class AsyncTransport:
                 started = True
             else:
                 attempt += 1
+
+    def _check_owner(self) -> None:
+        if self._place.may_start and self._place.socket:
+            _find.check_owner(self._place.socket)
 
     def _where(self) -> str:
         return self._place.socket or self._place.base_url

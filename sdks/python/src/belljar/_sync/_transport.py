@@ -116,14 +116,15 @@ class Transport:
         try:
             yield
         finally:
-            if call.keyed and not call.done:
+            if call.keyed and call.sent and not call.done:
                 self._end(call)
 
     def _end(self, call: _retry.Call) -> None:
         for _ in range(_retry.END_TRIES):
             try:
+                self._check_owner()
                 response = self._http.delete(call.ending, timeout=_retry.END_WITHIN_S)
-            except httpx.HTTPError:
+            except (httpx.HTTPError, ConnectionFailed):
                 return  # a server that cannot be told has other worries
             if response.status_code != 404 or call.begun:
                 return
@@ -131,8 +132,7 @@ class Transport:
             time.sleep(_retry.END_PAUSE_S)
 
     def _send(self, call: _retry.Call, body: Optional[Body]) -> httpx.Response:
-        if self._place.may_start and self._place.socket:
-            _find.check_owner(self._place.socket)
+        self._check_owner()
         attempt, started = 0, False
         while True:
             request = self._http.build_request(
@@ -144,6 +144,7 @@ class Transport:
                 timeout=httpx.Timeout(call.patience, connect=10.0),
             )
             absent = False
+            call.sent = True
             try:
                 response = self._http.send(request, stream=True)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -172,6 +173,10 @@ class Transport:
                 started = True
             else:
                 attempt += 1
+
+    def _check_owner(self) -> None:
+        if self._place.may_start and self._place.socket:
+            _find.check_owner(self._place.socket)
 
     def _where(self) -> str:
         return self._place.socket or self._place.base_url
