@@ -111,7 +111,8 @@ fn slow_bodies_of_one_tenant_keep_no_other_out() {
 fn archive_without_an_end_is_not_taken_in() {
     let server = Server::start();
     let mut connection = server.unix();
-    let head = "POST /v1/sandboxes/import HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head =
+        "POST /v1/sandboxes/import HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     connection.write(head.as_bytes()).expect("it reads");
     let megabyte = [b"100000\r\n".to_vec(), vec![b' '; 1 << 20], b"\r\n".to_vec()].concat();
     // A disk of 100 MiB, and what an archive has beside it.

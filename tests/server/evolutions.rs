@@ -50,20 +50,21 @@ fn evolution_is_begun_followed_and_told() {
 #[test]
 fn evolutions_are_listed_and_stopped_by_their_tenant_alone() {
     let directory = TempDir::new();
-    let proposers = directory.file("p.toml", "[slow]\nkind = \"command\"\ncommand = [\"sleep\", \"600\"]\n");
+    let proposers =
+        directory.file("p.toml", "[slow]\nkind = \"command\"\ncommand = [\"sleep\", \"600\"]\n");
     let options = ["--proposers", &proposers.display().to_string()];
     let server = Server::with(&options);
     let (one, other) = (server.key("one", &[]), server.key("other", &[]));
     let slow = task(&json!({ "kind": "named", "name": "slow" }));
     let begin = |key: &str| server.as_key(key, "POST", "/v1/evolutions", &slow);
-    let ids: Vec<String> = (0..2)
-        .map(|_| begin(&one).json()["id"].as_str().expect("an id").to_owned())
-        .collect();
+    let ids: Vec<String> =
+        (0..2).map(|_| begin(&one).json()["id"].as_str().expect("an id").to_owned()).collect();
     let told = begin(&one);
     assert_eq!((told.status, &told.json()["code"]), (429, &json!("busy")), "two of one tenant");
     assert_eq!(begin(&other).status, 202, "and there is room for another");
     let list = |key: &str, query: &str| {
-        let told = server.as_key(key, "GET", &format!("/v1/evolutions{query}"), &Value::Null).json();
+        let told =
+            server.as_key(key, "GET", &format!("/v1/evolutions{query}"), &Value::Null).json();
         let all = told["evolutions"].as_array().expect("a list").clone();
         let ids = all.iter().map(|one| one["id"].as_str().expect("an id").to_owned());
         (ids.collect::<Vec<_>>(), all, told["next_cursor"].as_str().map(ToOwned::to_owned))

@@ -193,7 +193,8 @@ fn rules_of_labels_count_for_what_is_in_a_batch() {
     let (server, key) = governed(
         "[labels.\"team=red\"]\nrate = \"2/h\"\n[labels.\"team=blue\"]\nconcurrent_runs = 1\n",
     );
-    let with = |team: &str| json!({ "language": "bash", "code": "true", "labels": { "team": team } });
+    let with =
+        |team: &str| json!({ "language": "bash", "code": "true", "labels": { "team": team } });
     let batch = |requests: Vec<Value>, parallel: usize| {
         let asked = json!({ "requests": requests, "parallel": parallel });
         server.as_key(&key, "POST", "/v1/batches", &asked)
@@ -211,9 +212,7 @@ fn rules_of_labels_count_for_what_is_in_a_batch() {
 fn cases_are_held_to_the_ceiling_of_time() {
     let (server, key) = governed("[keys.ci]\nlimits = { wall_ms = 5000 }\n");
     let code = "def add(a, b):\n    return a + b\n";
-    let case = |timeout_ms: u64| {
-        json!([{ "input_args": [2, 3], "expected_output": 5, "timeout_ms": timeout_ms }])
-    };
+    let case = |timeout_ms: u64| json!([{ "input_args": [2, 3], "expected_output": 5, "timeout_ms": timeout_ms }]);
     let grade = |field: &str, timeout_ms: u64| {
         let mut asked = json!({ "code": code, "cases": case(5000) });
         asked[field] = case(timeout_ms);
@@ -256,7 +255,11 @@ fn code_is_read_wherever_it_is_run() {
         ),
     ] {
         let told = ask(path, &refused);
-        assert_eq!((told.status, &told.json()["code"]), (422, &json!("screened")), "{path} {told:?}");
+        assert_eq!(
+            (told.status, &told.json()["code"]),
+            (422, &json!("screened")),
+            "{path} {told:?}"
+        );
         let done = ask(path, &taken);
         assert_eq!(done.status, 200, "{path}: {done:?}");
     }
@@ -269,9 +272,15 @@ fn what_runs_in_sandboxes_counts_among_the_runs() {
     let shot = json!({ "code": "true" });
     assert_eq!(ask("/v1/sandboxes/run_shell", &shot).status, 200);
     assert_eq!(ask("/v1/sandboxes", &json!({ "name": "a" })).status, 201);
-    for (path, body) in [("/v1/sandboxes/run_shell", &shot), ("/v1/sandboxes/a/check_fork", &Value::Null)] {
+    for (path, body) in
+        [("/v1/sandboxes/run_shell", &shot), ("/v1/sandboxes/a/check_fork", &Value::Null)]
+    {
         let told = ask(path, body);
-        assert_eq!((told.status, &told.json()["rule"]), (429, &json!("keys.ci.sandboxes")), "{told:?}");
+        assert_eq!(
+            (told.status, &told.json()["rule"]),
+            (429, &json!("keys.ci.sandboxes")),
+            "{told:?}"
+        );
     }
     let bearer = format!("Bearer {key}");
     let lines = [("Authorization", bearer.as_str()), ("Accept", "application/x-ndjson")];

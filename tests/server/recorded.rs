@@ -176,8 +176,7 @@ fn labels_of_one_tenant_cost_no_other_and_tell_it_nothing() {
     let mut server = Server::with(&options);
     let keys = [server.key("one", &[]), server.key("other", &[])];
     for key in &keys {
-        let run =
-            || server.as_key(key, "POST", "/v1/runs", &quick(&json!({ "sandbox": "same" })));
+        let run = || server.as_key(key, "POST", "/v1/runs", &quick(&json!({ "sandbox": "same" })));
         assert_eq!(run().status, 200, "each has its own");
         assert_eq!(run().json()["rule"], "rate-label sandbox");
     }

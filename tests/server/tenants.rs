@@ -80,7 +80,8 @@ fn every_operation_needs_a_key_and_its_scope() {
         .iter()
         .map(|scope| (*scope, server.key(&scope.replace(':', "-"), &["--scope", scope])))
         .collect();
-    let names = ["name", "id", "tag", "path", "code", "key"].map(|name| (name, "nothing".to_owned()));
+    let names =
+        ["name", "id", "tag", "path", "code", "key"].map(|name| (name, "nothing".to_owned()));
     let names = BTreeMap::from(names);
     for operation in operations(&server) {
         let path = filled(&operation, &names);
@@ -196,7 +197,11 @@ fn key_that_was_used_for_one_tenant_is_not_answered_for_another() {
     assert_eq!(make("other", "k2").status, 201);
     for strange in ["../x", "A", "a b", "\u{e9}"] {
         let told = server.unix().get("/v1/sandboxes", &[("Belljar-Tenant", strange)]);
-        assert_eq!((told.status, &told.json()["field"]), (400, &json!("Belljar-Tenant")), "{strange}");
+        assert_eq!(
+            (told.status, &told.json()["field"]),
+            (400, &json!("Belljar-Tenant")),
+            "{strange}"
+        );
     }
     assert_eq!(server.unix().get("/v1/sandboxes", &[("Belljar-Tenant", "")]).status, 200);
 }

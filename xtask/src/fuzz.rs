@@ -11,13 +11,14 @@ use crate::{FuzzArgs, Passed, prereqs, shell};
 const COMPILER: prereqs::Package = ("g++", "/usr/bin/g++");
 
 /// In the order in which all are run. The names are those of the tables `TARGETS` in the crates.
-const TARGETS: [&str; 10] = [
+const TARGETS: [&str; 11] = [
     "bodies",
     "headers",
     "questions",
     "policy",
     "keys",
     "frames",
+    "resuming",
     "dns",
     "http_head",
     "chunks",

@@ -165,8 +165,7 @@ fn may_begin(
         return Err(Problem::coded("headers_too_large", detail));
     }
     // Nothing is ever decompressed here: a small body cannot become a large one.
-    let encoded = headers.get_all(CONTENT_ENCODING).iter().any(|one| one != "identity");
-    if encoded {
+    if !takes_as_is(headers) {
         let detail = "the body has a Content-Encoding, and bodies are taken as they are";
         return Err(Problem::coded("unsupported_encoding", detail));
     }
@@ -176,6 +175,11 @@ fn may_begin(
         })?;
     }
     Ok(())
+}
+
+/// Whether the body is what it says.
+pub(crate) fn takes_as_is(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).iter().all(|one| one == "identity")
 }
 
 fn finish(

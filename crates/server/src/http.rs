@@ -150,6 +150,16 @@ pub(crate) fn question_of(text: &str) {
 }
 
 #[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn resumed(text: &str) {
+    if let Ok(seen) = sandboxes::Seen::read(text) {
+        let again = sandboxes::Seen::read(&seen.id());
+        assert_eq!(again.ok(), Some(seen), "an id is read as it is written");
+    }
+    audit::any_question(text);
+    terminal::any_word(text);
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn forms_of(headers: &hyper::HeaderMap) {
     format::Format::of(headers);
     assert_ne!(format::Format::of_stream(headers), format::Format::Json, "a stream is none");

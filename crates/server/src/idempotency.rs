@@ -403,6 +403,11 @@ async fn try_answer(
     Ok(response)
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn resumed(answer: &[u8], id: &str) {
+    recorded::resumed(answer, id);
+}
+
 pub(crate) fn check(key: &HeaderValue) -> Result<String, Problem> {
     let text = key.to_str().ok().filter(|text| !text.is_empty() && text.len() <= MOST_KEY);
     text.map(ToOwned::to_owned).ok_or_else(|| {

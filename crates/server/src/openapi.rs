@@ -179,7 +179,8 @@ fn responses(operation: &Operation, path: &str, generator: &mut SchemaGenerator)
                 "schema": { "type": "integer" },
             });
         }
-        let problem = json!({ "description": reason(status), "headers": headers, "content": content });
+        let problem =
+            json!({ "description": reason(status), "headers": headers, "content": content });
         all.entry(status).or_insert(problem);
     }
     let named: Map<String, Value> =

@@ -17,13 +17,14 @@ use crate::trace::{Collector, Trace};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("bodies", bodies),
     ("headers", headers),
     ("questions", questions),
     ("policy", policy),
     ("keys", keys),
     ("frames", frames),
+    ("resuming", resuming),
 ];
 
 fn told(result: Result<(), Problem>) {
@@ -85,6 +86,19 @@ fn policy(bytes: &[u8]) {
 fn keys(bytes: &[u8]) {
     let keys = crate::keys::Keys::new(PathBuf::from("/proc/self/no-such-directory"));
     assert!(keys.find(bytes).is_none());
+}
+
+/// Where to go on, as clients say it: ids of events, cursors, filters of the trail, and words of a terminal. What is not
+/// ours is told, and of an answer that is given again nothing is told twice.
+fn resuming(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    crate::http::resumed(&text);
+    let (id, answer) = text.split_once('\n').unwrap_or((&text, ""));
+    crate::idempotency::resumed(answer.as_bytes(), id);
+    if let Ok(value) = HeaderValue::from_bytes(bytes) {
+        let headers: HeaderMap = [(hyper::header::CONTENT_ENCODING, value)].into_iter().collect();
+        crate::front::takes_as_is(&headers);
+    }
 }
 
 /// What an MCP client sends.

@@ -198,7 +198,11 @@ const MAX_EXPORT_BYTES: u64 = 256 << 20;
 const PIECE_BYTES: usize = 64 << 10;
 const MOST_WAITING: usize = 4;
 
-fn write_to(store: &Store, filter: &Filter, out: &mut dyn Write) -> Result<io::Result<u64>, StoreError> {
+fn write_to(
+    store: &Store,
+    filter: &Filter,
+    out: &mut dyn Write,
+) -> Result<io::Result<u64>, StoreError> {
     match filter.tenant {
         Some(_) => audit::export_of_tenant(store, filter, out),
         None => audit::export(store, filter, out),
@@ -294,7 +298,10 @@ struct Query {
 
 impl Query {
     fn of(request: &Request, principal: &Principal) -> Result<Self, Problem> {
-        let text = request.uri().query().unwrap_or_default();
+        Self::read(request.uri().query().unwrap_or_default(), principal.only())
+    }
+
+    fn read(text: &str, tenant: Option<String>) -> Result<Self, Problem> {
         let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).collect();
         let (mut limit, mut cursor, mut before, mut words) = (None, None, None, Vec::new());
         for (name, value) in &pairs {
@@ -307,7 +314,7 @@ impl Query {
         }
         let part = Part::new(limit, cursor)?;
         let mut filter = Filter::parse(words, audit::now_us()).map_err(wrong)?;
-        filter.tenant = principal.only();
+        filter.tenant = tenant;
         if filter.tenant.is_some() && before.is_some() {
             return Err(Problem::field("before", "is not for keys of tenants: ask on with cursor"));
         }
@@ -316,6 +323,17 @@ impl Query {
         }
         Ok(Self { filter, limit: part.limit, before, after: part.after })
     }
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn any_question(text: &str) {
+    for tenant in [None, Some("one".to_owned())] {
+        match Query::read(text, tenant.clone()) {
+            Ok(query) => assert_eq!(query.filter.tenant, tenant, "no word changes whose they are"),
+            Err(problem) => assert_eq!(problem.status, 400, "{problem:?}"),
+        }
+    }
+    is_place(text);
 }
 
 /// Whether a cursor is in the form of those that tenants are given.

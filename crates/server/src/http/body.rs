@@ -132,9 +132,8 @@ pub(crate) async fn whole(body: Body, reading: &Reading, most: usize) -> Result<
     let collected = async {
         let (mut whole, mut body) = (BytesMut::new(), body);
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                Problem::field("body", &format!("could not be read: {error}"))
-            })?;
+            let frame = frame
+                .map_err(|error| Problem::field("body", &format!("could not be read: {error}")))?;
             let Ok(piece) = frame.into_data() else { continue };
             if whole.len() + piece.len() > most {
                 return Err(too_large());

@@ -12,9 +12,9 @@ use belljar::Error;
 use belljar_evolve::{End, Evolution, Line, ProposerSpec, Record, Summary, Task, TaskFile};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
-use tokio::sync::broadcast::error::RecvError;
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
 
 use crate::api::{Access, Api, look, start};

@@ -58,6 +58,11 @@ enum Said {
     CloseInput,
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn any_word(text: &str) {
+    drop(serde_json::from_str::<Said>(text));
+}
+
 async fn attach(
     State(server): State<Arc<Server>>,
     Who(principal): Who,

@@ -360,6 +360,15 @@ fn after_event(piece: &[u8], id: &str) -> Option<usize> {
     }
 }
 
+/// What follows an event begins behind a whole one, and what was passed over has its id.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn resumed(answer: &[u8], id: &str) {
+    let Some(at) = after_event(answer, id) else { return };
+    assert!(answer[..at].ends_with(b"\n\n"), "not behind an event");
+    let line = format!("id: {id}\n");
+    assert!(answer[..at].windows(line.len()).any(|part| part == line.as_bytes()), "another event");
+}
+
 impl Drop for Reader {
     fn drop(&mut self) {
         if self.is_first {

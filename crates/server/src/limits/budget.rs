@@ -200,8 +200,11 @@ fn used_before(trail: &Path, label: &str, budget: CpuBudget) -> Option<HashMap<S
         let tenant = tenant_of(run.summary.key.as_deref());
         let age = now_us.saturating_sub(run.summary.began_us.unwrap_or(now_us));
         let began = now.checked_sub(Duration::from_micros(age)).unwrap_or(now);
-        let window =
-            windows.entry(of_tenant(tenant, value)).or_insert(Window { began, used_ms: 0, reserved_ms: 0 });
+        let window = windows.entry(of_tenant(tenant, value)).or_insert(Window {
+            began,
+            used_ms: 0,
+            reserved_ms: 0,
+        });
         window.began = window.began.min(began);
         let used = Duration::try_from_secs_f64(run.summary.cpu_ms.unwrap_or_default() / 1000.0);
         window.used_ms += used.map_or(0, |used| u64::try_from(used.as_millis()).unwrap_or(0));
@@ -240,7 +243,8 @@ mod tests {
         first.settle(1000);
         let second = Rule::reserve(&rule, ("", "red"), 6000, now).unwrap();
         drop(second); // nobody knows: all of it
-        let told = Rule::reserve(&rule, ("", "red"), 6000, now + Duration::from_secs(20)).unwrap_err();
+        let told =
+            Rule::reserve(&rule, ("", "red"), 6000, now + Duration::from_secs(20)).unwrap_err();
         assert_eq!(told.refusal.unwrap().retry_after_s, Some(40), "{}", told.detail);
         assert!(Rule::reserve(&rule, ("", "red"), 3000, now).is_ok());
         assert!(Rule::reserve(&rule, ("", "red"), 6000, now + Duration::from_secs(61)).is_ok());

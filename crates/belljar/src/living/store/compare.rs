@@ -59,7 +59,8 @@ impl Store {
         let sides =
             Sides { before: open(&old[same..])?, after: open(&new[same..])?, common, image };
         let shown = target_of(tree);
-        differences(sides, &shown.to_string_lossy(), most, gathered).map_err(StoreError::files(&shown))
+        differences(sides, &shown.to_string_lossy(), most, gathered)
+            .map_err(StoreError::files(&shown))
     }
 
     /// The sheets of a point, the lowest first.

@@ -244,7 +244,7 @@ impl Seen {
         }
     }
 
-    fn id(self) -> String {
+    pub(crate) fn id(self) -> String {
         format!("{}.{}", self.stdout, self.stderr)
     }
 

@@ -290,7 +290,8 @@ async fn import(
     pipe::receive(request.into_body(), |reader| async move {
         let mut bounded = reader.take(most.saturating_add(1));
         if tokio::io::copy(&mut bounded, &mut kept).await.map_err(broken)? > most {
-            let detail = format!("the archive has more than {most} bytes, which no sandbox has room for");
+            let detail =
+                format!("the archive has more than {most} bytes, which no sandbox has room for");
             return Err(Problem::coded("too_large", detail));
         }
         kept.flush().await.map_err(broken)
