@@ -80,21 +80,22 @@ fn slow_bodies_of_one_tenant_keep_no_other_out() {
     let server = Server::with(&["--max-runs", "2", "--max-queue", "6", "--rate", "off"]);
     let (slow, other) = (server.key("slow", &[]), server.key("other", &[]));
     // With a key and without: half of the places can be held by bodies that do not come, and no more.
-    let mut all: Vec<Connection> = (0..40)
-        .map(|number| {
-            let keyed = if number % 2 == 0 { format!("Idempotency-Key: k{number}\r\n") } else { String::new() };
-            let mut one = server.tcp();
-            let head = format!(
-                "POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {slow}\r\n{keyed}\
-                 Content-Length: 50\r\n\r\n{{"
-            );
-            one.write(head.as_bytes()).expect("read");
-            one
-        })
-        .collect();
-    let refused = all.split_off(4);
-    for mut one in refused {
-        let told = one.answer();
+    let open = |number: u32| {
+        let key = format!("Idempotency-Key: k{number}\r\n");
+        let mut one = server.tcp();
+        let head = format!(
+            "POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {slow}\r\n{}\
+             Content-Length: 50\r\n\r\n{{",
+            if number % 2 == 0 { key.as_str() } else { "" }
+        );
+        one.write(head.as_bytes()).expect("read");
+        one
+    };
+    let held: Vec<Connection> = (0..4).map(open).collect();
+    // The one that asks for the number is in it.
+    wait_until("four are waited for", || server.gauge("belljar_http_in_flight") == 5);
+    for number in 4..40 {
+        let told = open(number).answer();
         assert_eq!((told.status, &told.json()["code"]), (429, &json!("busy")), "{told:?}");
     }
     for key in ["", "k"] {
@@ -104,7 +105,7 @@ fn slow_bodies_of_one_tenant_keep_no_other_out() {
         let answer = server.tcp().post("/v1/runs", &headers, &bash("echo in"));
         assert_eq!(answer.json()["stdout"], "in\n", "{answer:?}");
     }
-    drop(all);
+    drop(held);
 }
 
 #[test]

@@ -6,12 +6,13 @@ use belljar_tests::Program;
 
 use crate::running::Server;
 
-/// Streams without an end, what is no HTTP after its head, archives, which it cannot make, an archive of a whole root,
+/// Streams without an end (the events of a program have none that has none), what is no HTTP after its head, archives, which it cannot make, an archive of a whole root,
 /// which is all of the host's image.
-const LEFT_OUT: [&str; 8] = [
+const LEFT_OUT: [&str; 9] = [
     "watch",
     "root_watch",
     "exec_attach",
+    "exec_events",
     "sandbox_logs",
     "tar_put",
     "root_tar_put",

@@ -118,6 +118,13 @@ fn draining_takes_no_longer_than_asked() {
     other.assert_gone();
 }
 
+/// What stays outlives its server.
+fn remove_sandbox(directory: TempDir) {
+    let server = Server::started(directory, &[], &[]);
+    let gone = server.unix().ask("DELETE", "/v1/sandboxes/a?force=true", &[], b"");
+    assert_eq!(gone.status, 204, "{gone:?}");
+}
+
 #[test]
 fn who_only_looks_on_does_not_hold_the_end_up() {
     let server = Server::with(&["--drain", "300s"]);
@@ -144,8 +151,9 @@ fn who_only_looks_on_does_not_hold_the_end_up() {
         let last = last_event(connection);
         assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("draining")), "{path}");
     }
-    let (ended, _) = server.wait();
+    let (ended, directory) = server.wait();
     assert_eq!(ended.code, Some(0), "{ended:?}");
+    remove_sandbox(directory);
 }
 
 #[test]
@@ -179,8 +187,9 @@ fn who_waits_for_a_program_in_a_sandbox_is_told_of_the_end() {
     }
     let told = document.answer();
     assert_eq!((told.status, &told.json()["code"]), (503, &json!("cancelled")), "{told:?}");
-    let (ended, _) = server.wait();
+    let (ended, directory) = server.wait();
     assert_eq!(ended.code, Some(0), "{ended:?}");
+    remove_sandbox(directory);
 }
 
 #[test]

@@ -132,6 +132,22 @@ fn root_that_was_closed_is_told_as_the_state_of_the_sandbox() {
 }
 
 #[test]
+fn what_a_program_lacks_is_told_as_its_state() {
+    let server = Server::start();
+    assert_eq!(server.unix().post("/v1/sandboxes", &[], &json!({ "name": "a" })).status, 201);
+    let begun = json!({ "cmd": ["sleep", "600"], "background": true });
+    let exec = server.unix().post("/v1/sandboxes/a/exec", &[], &begun).json();
+    let at = format!("/v1/sandboxes/a/execs/{}", exec["id"].as_str().expect("an id"));
+    let size = json!({ "rows": 3, "columns": 4 });
+    let resized = server.unix().post(&format!("{at}/resize"), &[], &size);
+    assert_problem(&resized, 409, "conflict");
+    assert!(resized.text().contains("no terminal"), "{resized:?}");
+    let fed = server.unix().ask("POST", &format!("{at}/stdin"), &[], b"words");
+    assert_problem(&fed, 409, "conflict");
+    assert!(fed.text().contains("input is closed"), "{fed:?}");
+}
+
+#[test]
 fn questions_with_two_answers_are_mistakes() {
     let server = Server::start();
     assert_eq!(server.unix().post("/v1/sandboxes", &[], &json!({ "name": "a" })).status, 201);

@@ -221,7 +221,7 @@ impl Living {
             let now = &rest[..rest.len().min(MAX_INPUT_BYTES)];
             let ask = Ask::Input { exec: exec.to_owned() };
             let answer = self.line.ask(ask, now, None).await?.0;
-            let Answer::Taken { bytes } = answer else { return Err(unexpected(answer)) };
+            let Answer::Taken { bytes } = answer else { return Err(unfit(answer)) };
             rest = rest.get(bytes..).ok_or_else(|| unexpected(Answer::Taken { bytes }))?;
             if bytes < now.len() {
                 tokio::time::sleep(INPUT_AGAIN).await;
@@ -236,7 +236,9 @@ impl Living {
 
     pub async fn resize(&self, exec: &str, size: TerminalSize) -> Result<(), Error> {
         let TerminalSize { rows, columns } = size;
-        self.done(Ask::Resize { exec: exec.to_owned(), rows, columns }).await
+        let ask = Ask::Resize { exec: exec.to_owned(), rows, columns };
+        let answer = self.line.ask(ask, &[], None).await?.0;
+        if matches!(answer, Answer::Done) { Ok(()) } else { Err(unfit(answer)) }
     }
 
     /// Sends a signal to an exec's process group; `SIGKILL` ends its whole tree.
@@ -358,6 +360,14 @@ impl Living {
     /// Returns when the keeper is gone, however.
     pub async fn gone(&self) {
         self.line.gone().await;
+    }
+}
+
+/// The same where what the exec lacks, a terminal or an open input, is its state and no fault.
+fn unfit(answer: Answer) -> Error {
+    match answer {
+        Answer::Refused { why: Refusal::Unable, message } => Error::Conflict { what: message },
+        answer => unexpected(answer),
     }
 }
 
