@@ -35,6 +35,36 @@ tried('ptrace', lambda: call(101, 16, pid, 0, 0))
 if child: child.kill(), child.wait()
 "#;
 
+/// The sockets that a process has, by number.
+fn sockets(pid: u32) -> Vec<String> {
+    let all = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("root may look");
+    let link = |one: std::fs::DirEntry| {
+        std::fs::read_link(one.path()).ok()?.into_os_string().into_string().ok()
+    };
+    all.flatten().filter_map(link).filter(|link| link.starts_with("socket:")).collect()
+}
+
+/// What the keeper hears from the engine, and says to it, is not init's to hear or say.
+#[test]
+fn init_has_no_line_of_its_keepers() {
+    if !is_root() {
+        return; // nobody else may look into either: they are not dumpable
+    }
+    let code = "import time; print('on', flush=True); time.sleep(60)";
+    let mut running = Sandbox::standard().alone().start("python", code);
+    running.read_line();
+    let named = |pids: Vec<u32>, name: &str| {
+        let found = pids.into_iter().find(|pid| belljar_tests::name_of(*pid).trim() == name);
+        found.unwrap_or_else(|| panic!("no {name}"))
+    };
+    let keeper = named(children(running.id()), "belljar-keeper");
+    let init = named(children(keeper), "belljar-init");
+    let (of_keeper, of_init) = (sockets(keeper), sockets(init));
+    assert!(of_keeper.len() > 1 && !of_init.is_empty(), "control: both have some");
+    let both: Vec<&String> = of_init.iter().filter(|one| of_keeper.contains(one)).collect();
+    assert_eq!(both, [] as [&String; 0], "{of_keeper:?} {of_init:?}");
+}
+
 fn each(names: &[&str], answer: &str) -> String {
     names.iter().map(|name| format!("{name} {answer}\n")).collect()
 }

@@ -5,7 +5,7 @@
 
 mod waiting;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -92,6 +92,13 @@ pub(crate) fn start() -> Result<OwnedFd> {
     Ok(control)
 }
 
+/// In the copy that becomes init: the line to the engine is the keeper's alone.
+pub(crate) fn let_go_of(control: &OwnedFd, nothing: &OwnedFd) {
+    if fd::place_at(nothing, control.as_raw_fd()).is_err() {
+        exit_now(1); // which the keeper sees
+    }
+}
+
 pub(crate) fn tell(control: &OwnedFd, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let json = serde_json::to_vec(message).map_err(|_| Errno::PROTO)?;
     fd::send(control, &json, fds)
@@ -115,7 +122,7 @@ fn carry_out(control: &OwnedFd, known: Inherited) -> std::result::Result<Result<
         Some(cgroup) if Group::is_born_into(cgroup) => Some(create_group(cgroup)?),
         Some(_) | None => None,
     };
-    let mut keeper = Keeper::open(plan, opening, group, ready_root)?;
+    let mut keeper = Keeper::open(plan, opening, group, ready_root, control)?;
     let outcome = keeper.run(control, outside);
     keeper.end_sandbox();
     // Told before the last is cleared away: no process of the sandbox is left, and who waits for more
@@ -181,6 +188,7 @@ impl Keeper {
         opening: Opening,
         group: Option<Group>,
         ready_root: Option<PathBuf>,
+        control: &OwnedFd,
     ) -> std::result::Result<Self, Failed> {
         let single = SingleThreaded::prove().at(Step::Clone)?;
         let (notes, their_notes) = socket_pair().at(Step::Clone)?;
@@ -207,6 +215,7 @@ impl Keeper {
             ready_root,
         };
         let flags = ids::prepare(&plan).at(Step::Clone)?;
+        let nothing = init::null().at(Step::Clone)?;
         // Who makes a user namespace owns it.
         plan.owner_uid.map_or(Ok(()), set_effective_uid).at(Step::Clone)?;
         // The copy starts as we are, and only a dumpable process lets its own user map its ids.
@@ -215,6 +224,7 @@ impl Keeper {
             Cloned::Child => {
                 // The keeper's ends are not init's. Nothing else is dropped: init never returns.
                 drop((notes, commands, gate, joining));
+                let_go_of(control, &nothing);
                 init::run(&single, &plan, inside)
             }
             Cloned::Parent { child, pidfd } => (child, pidfd),

@@ -65,7 +65,7 @@ fn carry_out(single: &SingleThreaded, control: &OwnedFd) -> std::result::Result<
     arm(living.plan.fault);
     Ok::<(), Errno>(()).at(Step::Plan)?;
     let sealed = living.plan.sealed;
-    let mut house = stand(single, living, placed)?;
+    let mut house = stand(single, living, placed, control)?;
     // Not before there is an init, which has a copy of all that was here when it was made.
     house.keep_secrets(receive_secrets(control, sealed).at(Step::Egress)?);
     let mut checks = house.try_payload()?;
@@ -116,18 +116,21 @@ fn stand(
     single: &SingleThreaded,
     living: LivingPlan,
     placed: Vec<OwnedFd>,
+    control: &OwnedFd,
 ) -> std::result::Result<House, Failed> {
     let cell = Cell::create(living.plan.cgroup.as_ref())?;
     let (notes, their_notes) = crate::wire::control_pair().at(Step::Clone)?;
     let (commands, their_commands) = crate::wire::control_pair().at(Step::Clone)?;
     rustix::net::sockopt::set_socket_passcred(&notes, true).at(Step::Clone)?;
     let flags = ids::prepare(&living.plan).at(Step::Clone)? | belljar_sys::process::NEW_NET;
+    let nothing = crate::init::null().at(Step::Clone)?;
     // Only a dumpable process lets its own user map its ids.
     set_dumpable_behavior(DumpableBehavior::Dumpable).at(Step::Clone)?;
     let ends = inside::Ends { notes: their_notes, commands: their_commands, placed };
     let (init, init_fd) = match clone(single, flags, None).at(Step::Clone)? {
         Cloned::Child => {
             drop((notes, commands));
+            keeper::let_go_of(control, &nothing);
             inside::run(single, &living, ends)
         }
         Cloned::Parent { child, pidfd } => (child, pidfd),
