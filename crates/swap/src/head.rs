@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::asks::asks;
 use crate::carry::{Peer, Trouble};
 use crate::swap::Swap;
 
@@ -45,6 +46,8 @@ pub(crate) enum Body {
 pub(crate) struct Head {
     pub method: String,
     pub target: String,
+    /// What a server may take it for: methods and paths.
+    pub asks: Vec<(String, String)>,
     /// As the server gets them, but for what says how long the body is.
     lines: Vec<String>,
     pub body: Body,
@@ -89,6 +92,10 @@ impl Head {
             return Err(Trouble::Framing("an upgrade to what cannot be looked at"));
         }
         let body = body(&headers).ok_or(Trouble::Framing("a body whose end is not certain"))?;
+        // Without the query, which may hold a value by now.
+        let path = target.split('?').next().unwrap_or_default();
+        let named = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let asks = asks(method, path, named).ok_or(Trouble::Framing("too many methods"))?;
         let target = swapped_target(target, host, swap)?;
         let mut out = Vec::new();
         for (name, value) in &headers {
@@ -112,7 +119,7 @@ impl Head {
         let waits =
             headers.iter().any(|(name, value)| is(name, "expect") && is(value, "100-continue"));
         let method = method.to_owned();
-        Ok(Some(Self { method, target, lines: out, body, waits, length: end + 4 }))
+        Ok(Some(Self { method, target, asks, lines: out, body, waits, length: end + 4 }))
     }
 
     /// As the server gets it, with a body of this kind.
@@ -213,8 +220,8 @@ fn escaped(value: &str) -> String {
     value.bytes().map(one).collect()
 }
 
-/// A header's value: where it authorizes, a placeholder that is all of it, all behind a scheme, or the name or the password
-/// of Basic authorization, becomes its secret. One that stands anywhere else is stray.
+/// A header's value: where it authorizes, a placeholder that is all of it, all behind a scheme, all of a scheme's parameter, or
+/// the name or the password of Basic authorization, becomes its secret. One that stands anywhere else is stray.
 fn swapped_value(name: &str, value: &str, host: &str, swap: &Swap) -> Result<String, Trouble> {
     let (scheme, rest) = match value.split_once(' ') {
         Some((scheme, rest)) if scheme.bytes().all(is_token) => (scheme, rest.trim_start()),
@@ -231,7 +238,10 @@ fn swapped_value(name: &str, value: &str, host: &str, swap: &Swap) -> Result<Str
             (whole != *inner).then(|| format!("{scheme} {}", STANDARD.encode(whole)))
         }
         None => {
-            let put = put_in(name, rest, host, swap)?;
+            let put = match put_in_parameter(name, rest, host, swap)? {
+                Some(put) => put,
+                None => put_in(name, rest, host, swap)?,
+            };
             let space = if scheme.is_empty() { "" } else { " " };
             (put != rest).then(|| format!("{scheme}{space}{put}"))
         }
@@ -251,16 +261,55 @@ fn swapped_value(name: &str, value: &str, host: &str, swap: &Swap) -> Result<Str
 
 /// The value of the placeholder that this is, or the text itself, which holds none.
 fn put_in(name: &str, text: &str, host: &str, swap: &Swap) -> Result<String, Trouble> {
-    let known = |headers: &[String]| headers.iter().any(|own| is(name, own));
-    let usual = AUTHORIZING.iter().any(|own| is(name, own));
-    let own = swap.bindings().iter().filter(|one| one.is_for(host));
-    for one in own.filter(|one| usual || known(&one.headers)) {
-        if one.placeholder == text {
-            return Ok(one.value.clone());
-        }
+    if let Some(value) = value_of(name, text, host, swap) {
+        return Ok(value.to_owned());
     }
     swap.check(text.as_bytes()).map_err(Trouble::Stray)?;
     Ok(text.to_owned())
+}
+
+fn value_of<'a>(name: &str, text: &str, host: &str, swap: &'a Swap) -> Option<&'a str> {
+    let known = |headers: &[String]| headers.iter().any(|own| is(name, own));
+    let usual = AUTHORIZING.iter().any(|own| is(name, own));
+    let mut own = swap.bindings().iter().filter(|one| one.is_for(host));
+    let found = own.find(|one| one.placeholder == text && (usual || known(&one.headers)));
+    found.map(|one| one.value.as_str())
+}
+
+/// The same for parameters, as in `Token token="…", id=7`; `None` where no parameter is a placeholder.
+fn put_in_parameter(
+    name: &str,
+    text: &str,
+    host: &str,
+    swap: &Swap,
+) -> Result<Option<String>, Trouble> {
+    if !["authorization", "proxy-authorization"].iter().any(|own| is(name, own)) {
+        return Ok(None);
+    }
+    let (mut whole, mut rest, mut found) = (Vec::new(), Vec::new(), false);
+    for part in text.split(',') {
+        let (key, said) = part.split_once('=').unwrap_or(("", ""));
+        let bare = said.strip_prefix('"').and_then(|one| one.strip_suffix('"')).unwrap_or(said);
+        let plain = !key.is_empty() && key.trim_start().bytes().all(is_token);
+        let Some(value) = value_of(name, bare, host, swap).filter(|_| plain) else {
+            rest.push(part.to_owned());
+            whole.push(part.to_owned());
+            continue;
+        };
+        // It must stay one parameter.
+        let breaks = if said == bare { "\"\\, ;" } else { "\"\\" };
+        if value.contains(|one| breaks.contains(one)) {
+            return Err(Trouble::Framing("a secret that cannot be a parameter of a header"));
+        }
+        found = true;
+        rest.push(key.to_owned());
+        whole.push(format!("{key}={}", said.replace(bare, value)));
+    }
+    if !found {
+        return Ok(None);
+    }
+    swap.check(rest.join(",").as_bytes()).map_err(Trouble::Stray)?;
+    Ok(Some(whole.join(",")))
 }
 
 #[cfg(test)]
@@ -356,6 +405,25 @@ mod tests {
             let sent = read(&get("/", &format!("{name}: {value}\r\n")), false);
             assert_eq!(sent, Err(Trouble::Stray(Stray::Token(0))), "{name}: {value}");
         }
+    }
+
+    #[test]
+    fn a_value_is_all_of_a_parameter_of_what_authorizes() {
+        let put = |text: &str| read(&get("/", &format!("Authorization: {text}\r\n")), false);
+        let found = put(&format!("Token id=7, token=\"{TOKEN}\"")).unwrap();
+        assert!(found.contains("Authorization: Token id=7, token=\"s3c/r3t &x\"\r\n"), "{found}");
+        let framing = "a secret that cannot be a parameter of a header";
+        assert_eq!(put(&format!("Token token={TOKEN}")), Err(Trouble::Framing(framing)));
+        for stray in [
+            format!("Token token=x{TOKEN}"),
+            format!("Token token=\"{TOKEN}\", note=x{TOKEN}"),
+            format!("Token token=\"{TOKEN}\", {TOKEN}"),
+            format!("Token token=\"{TOKEN}"),
+        ] {
+            assert_eq!(put(&stray), Err(Trouble::Stray(Stray::Token(0))), "{stray}");
+        }
+        let other = get("/", &format!("X-Api-Key: token=\"{TOKEN}\"\r\n"));
+        assert_eq!(read(&other, false), Err(Trouble::Stray(Stray::Token(0))), "no such header");
     }
 
     #[test]

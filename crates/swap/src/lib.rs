@@ -6,6 +6,7 @@
 //! is HTTP/1.1, both ways read strictly and written anew ([`carry`]).
 
 mod answer;
+mod asks;
 mod authority;
 mod body;
 mod carry;
@@ -16,6 +17,7 @@ mod sealed;
 mod swap;
 mod trust;
 
+pub use asks::asks;
 pub use authority::Authority;
 pub use carry::{Between, Carried, Judge, Peer, Trouble, carry};
 pub use outside::Outside;

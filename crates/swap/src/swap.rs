@@ -89,10 +89,18 @@ pub struct Swap {
     /// The placeholders, then the decoys, in every spelling.
     watched: Patterns,
     decoys: Vec<String>,
+    /// What must not come back, for each set of bindings that some host has. Made once: it is large, and every connection
+    /// needs it.
+    returning: Arc<Mutex<Vec<Returning>>>,
 }
+
+/// The places of bindings, and their values.
+type Returning = (Vec<usize>, Arc<Patterns>);
 
 /// Values that a secret had before and that are still hidden.
 const MAX_OLDER: usize = 8;
+/// Sets of bindings whose values are held ready.
+const MAX_RETURNING: usize = 64;
 
 /// The secrets as they are now: values may change while connections are open.
 #[derive(Debug, Default)]
@@ -133,7 +141,7 @@ impl Swap {
     pub fn new(bindings: Vec<Binding>, decoys: &[String]) -> Self {
         let tokens = bindings.iter().map(|one| one.placeholder.as_str());
         let watched = Patterns::new(tokens.chain(decoys.iter().map(String::as_str)));
-        Self { bindings, watched, decoys: decoys.to_vec() }
+        Self { bindings, watched, decoys: decoys.to_vec(), returning: Arc::default() }
     }
 
     /// Whether what goes to this host must be looked into. Where one secret exempts it nobody looks.
@@ -158,13 +166,24 @@ impl Swap {
 
     /// What must not come back from a host: the values that may be sent there. Those of other hosts it does not know; to
     /// look for them would tell a program whether it has guessed one.
-    pub(crate) fn returning(&self, host: &str) -> Patterns {
+    pub(crate) fn returning(&self, host: &str) -> Arc<Patterns> {
+        let own = self.bindings.iter().enumerate().filter(|(_, one)| one.is_for(host));
+        let places: Vec<usize> = own.map(|(place, _)| place).collect();
+        let mut known = self.returning.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, patterns)) = known.iter().find(|(own, _)| *own == places) {
+            return Arc::clone(patterns);
+        }
         let mut patterns = Patterns::default();
-        for one in self.bindings.iter().filter(|one| one.is_for(host)) {
+        for one in places.iter().filter_map(|place| self.bindings.get(*place)) {
             for value in std::iter::once(&one.value).chain(&one.older) {
                 patterns.add_outside(value);
             }
         }
+        let patterns = Arc::new(patterns);
+        if known.len() >= MAX_RETURNING {
+            known.clear();
+        }
+        known.push((places, Arc::clone(&patterns)));
         patterns
     }
 
@@ -232,6 +251,12 @@ mod tests {
         assert_eq!(swap.check(hex(&one).as_bytes()), Err(Stray::Token(0)), "hidden");
         let returning = |host: &str| swap.returning(host).values().count();
         assert_eq!((returning("a.example"), returning("c.example")), (1, 0), "only its own");
+        let (one, other) = (swap.returning("c.example"), swap.returning("d.example"));
+        assert!(
+            Arc::ptr_eq(&one, &other),
+            "the same for all connections and hosts that have the same"
+        );
+        assert!(!Arc::ptr_eq(&one, &swap.returning("a.example")));
         assert_eq!(swap.check(hex(&decoy).as_bytes()), Err(Stray::Decoy));
         assert!(swap.concerns("a.example") && !swap.concerns("c.example"));
         assert!(!format!("{swap:?}").contains("s3cr3t"));

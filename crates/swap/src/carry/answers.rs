@@ -46,7 +46,7 @@ pub(super) struct Answers<'a, C, S> {
 /// The values as they were when last looked at.
 struct Hidden {
     swap: Arc<Swap>,
-    patterns: Patterns,
+    patterns: Arc<Patterns>,
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Answers<'_, C, S> {

@@ -52,9 +52,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Reque
                     return Ok(());
                 }
             };
-            // Without the query, which may hold a value by now.
-            let path = head.target.split('?').next().unwrap_or_default();
-            judge.allows(&head.method, path).map_err(Trouble::Refused)?;
+            for (method, path) in &head.asks {
+                judge.allows(method, path).map_err(Trouble::Refused)?;
+            }
             self.bytes.consume(head.length);
             self.count += 1;
             let asked = Asked { to_head: head.method == "HEAD", waits: head.waits };
