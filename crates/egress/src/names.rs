@@ -110,6 +110,9 @@ impl Book {
                 continue;
             }
             let place = u32::try_from(self.by_name.len() - self.wild).unwrap_or(u32::MAX);
+            if place >= FIRST_WILD.to_bits() - FIRST_NAME.to_bits() {
+                return; // so often was the policy changed: the rest have addresses as they are asked for
+            }
             self.insert(name.clone(), Ipv4Addr::from_bits(FIRST_NAME.to_bits() + place));
         }
     }
@@ -232,5 +235,14 @@ mod tests {
         assert_eq!(book.address("n0.wild.example"), Some(FIRST_WILD));
         book.learn(&plan);
         assert_eq!(book.address("b.example").map(|one| one.to_bits()), Some(first.to_bits() + 1));
+        // However many names come and go, none has the address of another.
+        for round in 0..70 {
+            let hosts = (0..1024).map(|one| Host::Exact(format!("n{one}.r{round}.example")));
+            let rules = vec![rule(hosts.collect())];
+            book.learn(&EgressPlan { rules, ..plan.clone() });
+        }
+        assert_eq!(book.name(FIRST_WILD), Some("n0.wild.example"));
+        let last = Ipv4Addr::from_bits(FIRST_WILD.to_bits() - 1);
+        assert!(book.name(last).is_some_and(|name| book.by_name.get(name) == Some(&last)));
     }
 }
