@@ -29,6 +29,8 @@ mod resolvers;
 mod rig;
 #[path = "egress/slice.rs"]
 mod slice;
+#[path = "egress/tightened.rs"]
+mod tightened;
 #[path = "egress/tools.rs"]
 mod tools;
 #[path = "egress/warm.rs"]

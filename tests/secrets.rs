@@ -13,6 +13,8 @@ mod ended;
 mod hall;
 #[path = "secrets/kept.rs"]
 mod kept;
+#[path = "secrets/leaving.rs"]
+mod leaving;
 #[path = "secrets/living.rs"]
 mod living;
 #[path = "secrets/placeholders.rs"]

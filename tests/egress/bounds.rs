@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use belljar_tests::{TempDir, wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::process::{egress_of, status};
-use crate::rig::{Web, World, prints, refusal};
+use crate::process::status;
+use crate::rig::{Web, World, egress_of, prints, refusal};
 
 /// Sends for as long as anybody takes it; how much it was so far.
 fn endless() -> (u16, Arc<AtomicU64>) {
@@ -57,6 +57,24 @@ print(total >= 200_000_000, total > 1_000_000)";
 }
 
 #[test]
+fn bytes_pass_at_the_pace_of_the_budget() {
+    let (world, (port, _)) = (World::with(&["a.test"]), endless());
+    let set = world.rule(&["a.test"], &[port], "");
+    let settings = world.settings_with(&set, "[network.budget]\nbytes_per_second = 200000");
+    let code = "
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60); s.sendall(b'x')
+total, start = 0, time.monotonic()
+while total < 1_000_000: total += len(s.recv(1 << 14))
+print(time.monotonic() - start > 2)";
+    let host = belljar_tests::Program::new("/usr/bin/python3");
+    let control = host.args(["-c", code, "127.0.0.1", &port.to_string()]).run();
+    assert_eq!(control.out().trim(), "False", "without us it is quick: {control:?}");
+    let sandbox = world.sandbox_of(&settings).args(["a.test".to_owned(), port.to_string()]);
+    prints(&sandbox.with(["--timeout", "100s"]).run_python(code), "True");
+}
+
+#[test]
 fn readers_that_do_not_read_cost_a_bounded_memory() {
     let (world, (port, sent)) = (World::with(&["a.test"]), endless());
     let code = format!(
@@ -83,6 +101,37 @@ time.sleep(100)"
     let kib: u64 = peak.split_whitespace().next().and_then(|one| one.parse().ok()).expect("KiB");
     assert!(kib < 64 << 10, "{peak} for 40 readers, of {before} bytes that were sent");
     running.signal(Signal::TERM);
+    running.wait();
+}
+
+#[test]
+fn connection_through_the_proxy_counts_once_and_a_crash_refills_no_budget() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let set = world.rule(&["a.test"], &[web.port], "");
+    let settings = world.settings_with(&set, "[network.budget]\nconnections = 5");
+    // By CONNECT, by SOCKS, and as they are.
+    let code = "
+import os, subprocess, sys, time
+def get(*way):
+    words = ['curl', '-s', '-m', '60', '-o', '/dev/null', '-w', '%{http_code}', *way, sys.argv[1]]
+    return subprocess.run(words, capture_output=True, text=True).stdout
+print(get('-p'), get('--proxy', 'socks5h://198.18.0.1:1080'), get('-p'))
+time.sleep(2) # until it is told, which is once a second
+print('told', flush=True)
+while not os.path.exists('go'): time.sleep(0.02)
+print(get('--noproxy', '*'), get('-p'), get('-p'))";
+    let workspace = TempDir::new();
+    let shared = workspace.path().display().to_string();
+    let sandbox = world.sandbox_of(&settings).with(["--timeout", "100s", "--workspace", &shared]);
+    let mut running = sandbox.args([format!("http://a.test:{}/", web.port)]).start("python", code);
+    assert_eq!((running.read_line().trim(), running.read_line().trim()), ("200 200 200", "told"));
+    let first = wait_for("the egress process", || egress_of(running.id()));
+    let pid = Pid::from_raw(first.cast_signed()).expect("a process");
+    kill_process(pid, Signal::KILL).expect("it is ours to kill");
+    wait_for("another", || egress_of(running.id()).filter(|pid| *pid != first));
+    workspace.file("go", "");
+    assert_eq!(running.read_line().trim(), "200 200 000");
+    assert_eq!(web.requests().len(), 5);
     running.wait();
 }
 

@@ -100,6 +100,45 @@ const get = authority => new Promise((done, no) => {{ const one = session.reques
     assert!(!world.asked().contains(&"evil.test".to_owned()), "{:?}", world.asked());
 }
 
+/// CONNECT by hand, to a proxy at the address that is named, with a hidden request right behind it.
+const HIDDEN: &str = "
+import socket, sys
+host, proxy, port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+s = socket.create_connection((host, proxy), 60); s.settimeout(60)
+s.sendall(f'CONNECT a.test:{port} HTTP/1.1\\r\\nHost: a.test:{port}\\r\\n\\r\\nGET /hidden HTTP/1.1\\r\\nHost: evil.test\\r\\nConnection: close\\r\\n\\r\\n'.encode())
+said = b''
+while (more := s.recv(4096)): said += more
+print(said[9:12].decode())";
+
+/// A proxy that passes on whatever it has, as many do.
+const NAIVE_PROXY: &str = "
+import socket, threading
+listener = socket.create_server(('127.0.0.1', 0)); print(listener.getsockname()[1], flush=True)
+def serve(s):
+    head = b''
+    while b'\\r\\n\\r\\n' not in head: head += s.recv(4096)
+    head, _, rest = head.partition(b'\\r\\n\\r\\n')
+    far = socket.create_connection(('127.0.0.1', int(head.split()[1].split(b':')[1])))
+    s.sendall(b'HTTP/1.1 200 fine\\r\\n\\r\\n'); far.sendall(rest)
+    while (more := far.recv(4096)): s.sendall(more)
+    s.close()
+while True: threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()";
+
+#[test]
+fn request_hidden_behind_a_connect_goes_nowhere_and_is_told() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let (_proxy, naive) = world.serve("/usr/bin/python3", NAIVE_PROXY, &[]);
+    let words = ["127.0.0.1".to_owned(), naive.to_string(), web.port.to_string()];
+    let control = Program::new("/usr/bin/python3").args(["-c", HIDDEN]).args(&words).run();
+    assert_eq!(control.out().trim(), "200", "{control:?}");
+    assert_eq!(web.requests(), ["GET /hidden evil.test"]);
+    let words = ["198.18.0.1".to_owned(), "3128".to_owned(), web.port.to_string()];
+    let outcome = world.sandbox(&["a.test"], &[web.port]).args(words).run_python(HIDDEN);
+    prints(&outcome, "400");
+    assert!(refusal(&outcome, "framing").detail.contains("before it was answered"));
+    assert_eq!(web.requests().len(), 1, "{:?}", web.requests());
+}
+
 #[test]
 fn names_with_a_nul_in_them_are_refused_by_socks() {
     let (world, port) = (World::with(&["a.test"]), echo(b""));

@@ -1,22 +1,22 @@
 //! Sandboxes that stay: what they may reach is changed while they live, and told.
 
-use belljar_tests::{Ended, Program, TempDir, wait_for};
+use belljar_tests::{Ended, Program, Running, TempDir, wait_for};
 use serde_json::Value;
 
-use crate::rig::{Web, World, echo};
+use crate::rig::{Web, World, echo, egress_in};
 
 /// `belljar sandbox` in a state directory of its own; the sandbox is gone with it.
-struct Place<'a> {
+pub(crate) struct Place<'a> {
     world: &'a World,
     state: TempDir,
 }
 
 impl Place<'_> {
-    fn new(world: &World) -> Place<'_> {
+    pub(crate) fn new(world: &World) -> Place<'_> {
         Place { world, state: TempDir::new() }
     }
 
-    fn belljar(&self, words: &[&str]) -> Program {
+    pub(crate) fn belljar(&self, words: &[&str]) -> Program {
         Program::belljar()
             .args(words)
             .arg("--state")
@@ -25,19 +25,36 @@ impl Place<'_> {
             .env("XDG_RUNTIME_DIR", self.state.join("run"))
     }
 
-    fn done(&self, words: &[&str]) -> Ended {
+    pub(crate) fn done(&self, words: &[&str]) -> Ended {
         let ended = self.belljar(words).run();
         assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
         ended
     }
 
-    fn exec(&self, script: &str) -> String {
+    pub(crate) fn exec(&self, script: &str) -> String {
         let ended = self.belljar(&["sandbox", "shell", "box", "-c", script]).run();
         ended.out().trim().to_owned()
     }
 
-    fn explain(&self) -> Value {
+    pub(crate) fn explain(&self) -> Value {
         self.done(&["net", "explain", "box", "--json"]).json()
+    }
+
+    /// Starts a program of Python's, with these words, that says `open` first.
+    pub(crate) fn open(&self, code: &str, words: &[String]) -> Running {
+        let exec = ["sandbox", "exec", "box", "--", "/usr/bin/python3", "-c", code];
+        let program = Program::belljar().args(&exec[..3]).arg("--state");
+        let program = program.arg(self.state.join("state")).args(&exec[3..]).args(words);
+        let mut running = program.env("XDG_RUNTIME_DIR", self.state.join("run")).start();
+        assert_eq!(running.read_line().trim(), "open");
+        running
+    }
+
+    /// Its egress process.
+    pub(crate) fn egress(&self) -> u32 {
+        let info = self.done(&["sandbox", "info", "box", "--json"]).json();
+        let id = info["id"].as_str().expect("an id");
+        egress_in(&self.state.join("state/sandboxes").join(id))
     }
 }
 

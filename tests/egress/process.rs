@@ -1,9 +1,9 @@
 //! The egress process itself: confined, and started again when it is killed.
 
-use belljar_tests::{Sandbox, children, is_root, wait_for, wait_until};
+use belljar_tests::{Sandbox, is_root, wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::rig::{Web, World};
+use crate::rig::{Web, World, egress_of};
 
 const WAIT: &str = "
 import sys, urllib.request
@@ -13,17 +13,6 @@ def get():
     except Exception as error: return 'refused'
 print(get(), flush=True)
 for line in sys.stdin: print(get(), flush=True)";
-
-/// The egress process among the descendants of a process.
-pub(crate) fn egress_of(pid: u32) -> Option<u32> {
-    let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let below = children(pid);
-    below
-        .iter()
-        .copied()
-        .find(|pid| name(*pid).trim() == "belljar-egress")
-        .or_else(|| below.into_iter().find_map(egress_of))
-}
 
 pub(crate) fn status(pid: u32, field: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -56,6 +45,11 @@ fn egress_process_has_no_privileges_no_files_and_a_filter() {
             "{set} {bits}"
         );
     }
+    let limits = std::fs::read_to_string(format!("/proc/{egress}/limits")).unwrap_or_default();
+    let data = limits.lines().find(|line| line.starts_with("Max data size")).unwrap_or_default();
+    let own = 512 << 20;
+    let bytes: Vec<&str> = data.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(bytes, [own.to_string(), own.to_string()], "{limits}");
     let uid: u32 = status(egress, "Uid")
         .split_whitespace()
         .next()

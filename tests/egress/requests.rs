@@ -121,6 +121,34 @@ fn methods_and_paths_are_those_of_the_rule() {
 }
 
 #[test]
+fn method_or_path_that_a_header_names_is_held_to_the_rule_too() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let port = web.port;
+    let delete = r"POST /simple/x HTTP/1.1\r\nHost: a.test\r\nX-HTTP-Method-Override: DELETE\r\nContent-Length: 0\r\n\r\n";
+    let admin = r"GET /simple/x HTTP/1.1\r\nHost: a.test\r\nX-Original-URL: /admin\r\n\r\n";
+    assert_eq!(outside(port, &[delete, admin]), "200\n200");
+    assert_eq!(web.requests(), ["DELETE /simple/x a.test", "GET /admin a.test"]);
+    let more = "methods = [\"GET\", \"POST\"]\npath_prefixes = [\"/simple/\"]";
+    let rule = world.rule(&["a.test"], &[port], more);
+    for (request, answer, refused) in [
+        (delete.replace("DELETE", "GET"), "200", None),
+        (delete.to_owned(), "403", Some("method")),
+        (delete.replace("X-HTTP", "x_http"), "403", Some("method")),
+        (admin.to_owned(), "403", Some("path")),
+        (admin.replace("/simple/x", "/simple/#/../../admin"), "403", Some("path")),
+    ] {
+        let sandbox = world.sandbox_with(&rule).args([port.to_string(), request.clone()]);
+        let outcome = sandbox.run_python(TALK);
+        prints(&outcome, answer);
+        refused.map(|rule| refusal(&outcome, rule));
+    }
+    assert_eq!(web.requests().len(), 3, "{:?}", web.requests());
+    // Where any method and path may be, such headers may name any.
+    let open = world.sandbox(&["a.test"], &[port]).args([port.to_string(), delete.to_owned()]);
+    prints(&open.run_python(TALK), "200");
+}
+
+#[test]
 fn http2_without_tls_and_unknown_words_are_refused_at_a_web_port() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
     let port = web.port;

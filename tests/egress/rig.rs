@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use belljar_tests::{Outcome, Program, Running, Sandbox, TempDir};
+use belljar_tests::{Outcome, Program, Running, Sandbox, TempDir, children, wait_for};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 /// What a name is answered with: one list for each time it is asked for, the last for ever.
 type Zone = Arc<Mutex<HashMap<String, Vec<Vec<IpAddr>>>>>;
@@ -255,7 +256,7 @@ fn serve_web(stream: TcpStream, requests: &Arc<Mutex<Vec<String>>>, port: u16) -
         let mut line = String::new();
         reader.read_line(&mut line).ok().filter(|length| *length > 0)?;
         let mut words = line.split_whitespace();
-        let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let (mut method, mut target) = (words.next()?.to_owned(), words.next()?.to_owned());
         let (mut host, mut length, mut close, mut chunked) = (String::new(), 0, false, false);
         loop {
             let mut header = String::new();
@@ -269,6 +270,9 @@ fn serve_web(stream: TcpStream, requests: &Arc<Mutex<Vec<String>>>, port: u16) -
                 "host" => value.trim().clone_into(&mut host),
                 "content-length" => length = value.trim().parse().ok()?,
                 "transfer-encoding" => chunked = true,
+                // As some servers do.
+                "x-http-method-override" => value.trim().clone_into(&mut method),
+                "x-original-url" => value.trim().clone_into(&mut target),
                 "connection" => close = value.to_ascii_lowercase().contains("close"),
                 _ => {}
             }
@@ -334,4 +338,30 @@ pub(crate) fn refusal<'a>(outcome: &'a Outcome, rule: &str) -> &'a belljar::Even
 /// A program that says nothing but what it prints, which is this.
 pub(crate) fn prints(outcome: &Outcome, text: &str) {
     assert!(outcome.ok() && outcome.stdout.trim_end() == text, "{text:?}: {outcome:#?}");
+}
+
+/// The egress process among the descendants of a process.
+pub(crate) fn egress_of(pid: u32) -> Option<u32> {
+    let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let below = children(pid);
+    below
+        .iter()
+        .copied()
+        .find(|pid| name(*pid).trim() == "belljar-egress")
+        .or_else(|| below.into_iter().find_map(egress_of))
+}
+
+/// The egress process of the sandbox that lives in this directory.
+pub(crate) fn egress_in(directory: &Path) -> u32 {
+    let keeper = keeper_of(&directory.join("keeper.sock")).expect("it stands");
+    wait_for("the egress process", || egress_of(keeper))
+}
+
+/// Who listens at a sandbox's socket.
+fn keeper_of(path: &Path) -> Option<u32> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
+    connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    let keeper = rustix::net::sockopt::socket_peercred(&socket).ok()?.pid;
+    Some(keeper.as_raw_nonzero().get().cast_unsigned())
 }

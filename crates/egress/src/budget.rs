@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 pub(crate) struct Budget {
     bytes: Cell<u64>,
     connections: Cell<u64>,
+    pub passing: Pace,
     pub at_once: Arc<Semaphore>,
     pub opening: Rate,
     pub asking: Rate,
@@ -23,6 +24,7 @@ impl Budget {
         Self {
             bytes: Cell::new(plan.bytes),
             connections: Cell::new(plan.connections),
+            passing: Pace::new(plan.bytes_per_second),
             at_once: Arc::new(Semaphore::new(plan.connections_at_once.max(1) as usize)),
             opening: Rate::new(plan.connections_per_second),
             asking: Rate::new(plan.lookups_per_second),
@@ -41,8 +43,8 @@ impl Budget {
     }
 
     /// So many bytes have passed; `false` when they were the last.
-    pub(crate) fn pass(&self, bytes: usize) -> bool {
-        let left = self.bytes.get().saturating_sub(bytes as u64);
+    pub(crate) fn pass(&self, bytes: u64) -> bool {
+        let left = self.bytes.get().saturating_sub(bytes);
         self.bytes.set(left);
         left > 0
     }
@@ -80,6 +82,33 @@ impl Rate {
     }
 }
 
+/// So many bytes a second, of all connections together. Who has passed more waits before it goes on.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    per_second: u64,
+    until: Cell<Option<Instant>>,
+}
+
+/// What may come at once: so much of a second's bytes.
+const BURST: Duration = Duration::from_millis(250);
+
+impl Pace {
+    fn new(per_second: u64) -> Self {
+        Self { per_second: per_second.max(1), until: Cell::new(None) }
+    }
+
+    /// So many have passed; how long to wait for the next.
+    pub(crate) fn pass(&self, bytes: usize, now: Instant) -> Duration {
+        let nanos = (bytes as u128) * 1_000_000_000 / u128::from(self.per_second);
+        let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let earliest = now.checked_sub(BURST).unwrap_or(now);
+        let from = self.until.get().filter(|until| *until > earliest).unwrap_or(earliest);
+        let until = from + took;
+        self.until.set(Some(until));
+        until.saturating_duration_since(now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +122,17 @@ mod tests {
         assert_eq!(budget.connect(), Err("connections"));
         assert!(budget.pass(9) && !budget.pass(5));
         assert_eq!(budget.connect(), Err("bytes"));
+    }
+
+    #[test]
+    fn bytes_have_a_pace_after_a_burst() {
+        let pace = Pace::new(1000);
+        let now = Instant::now() + Duration::from_secs(60);
+        assert_eq!(pace.pass(250, now), Duration::ZERO);
+        assert_eq!(pace.pass(500, now), Duration::from_millis(500));
+        assert_eq!(pace.pass(100, now + Duration::from_millis(500)), Duration::from_millis(100));
+        assert_eq!(pace.pass(250, now + Duration::from_secs(9)), Duration::ZERO);
+        assert_eq!(Pace::new(64 << 30).pass(1 << 20, now), Duration::ZERO);
     }
 
     #[test]

@@ -46,11 +46,16 @@ pub(crate) struct Shared {
 pub(crate) struct Refusal {
     why: Option<Why>,
     detail: String,
+    /// The name of the host is what may not be told.
+    in_name: bool,
 }
+
+/// What is told of a host in whose name something was about to leave.
+const UNNAMED: &str = "a host in whose name it stands";
 
 impl Refusal {
     pub(crate) fn new(why: Why, detail: &str) -> Self {
-        Self { why: Some(why), detail: detail.to_owned() }
+        Self { why: Some(why), detail: detail.to_owned(), in_name: false }
     }
 
     /// Nobody refused anything: one side has gone, or was idle for too long. A budget that is used up is refused.
@@ -60,9 +65,14 @@ impl Refusal {
             return Self::new(Why::Budget, "bytes");
         }
         if let Some(leak) = error.get_ref().and_then(|inner| inner.downcast_ref::<Leak>()) {
-            return Self::new(leak.why, &leak.detail);
+            return Self::leak(leak);
         }
-        Self { why: None, detail: String::new() }
+        Self { why: None, detail: String::new(), in_name: false }
+    }
+
+    /// Something was about to leave that may not.
+    pub(crate) fn leak(leak: &Leak) -> Self {
+        Self::new(leak.why, &leak.detail)
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -75,6 +85,10 @@ impl Refusal {
 
     pub(crate) fn why(&self) -> Option<Why> {
         self.why
+    }
+
+    fn host(&self, asked: &Asked) -> String {
+        if self.in_name { UNNAMED.to_owned() } else { asked.target.to_string() }
     }
 
     /// For the program that asked.
@@ -139,10 +153,18 @@ impl Shared {
         self.changes.send_modify(|count| *count += 1);
     }
 
+    /// A name leaves too: its host's server is asked for it, and it stands in handshakes. `said` is how it was written, for
+    /// letters count here, and there is only one spelling of names.
+    pub(crate) fn check_words(&self, asked: &Asked, said: &[u8]) -> Result<(), Refusal> {
+        let leak = self.ended.leak_to(&asked.target.to_string(), said);
+        leak.map_or(Ok(()), |leak| Err(Refusal { in_name: true, ..Refusal::leak(&leak) }))
+    }
+
     /// What a new connection may do.
     pub(crate) fn grant(&self, asked: &Asked) -> Result<Grant, Refusal> {
-        let grant = self.grant_again(asked)?;
+        let mut grant = self.grant_again(asked)?;
         self.budget.connect().map_err(|what| Refusal::new(Why::Budget, what))?;
+        grant.since = *self.changes.borrow();
         Ok(grant)
     }
 
@@ -152,14 +174,22 @@ impl Shared {
         grant.map_err(|why| Refusal::new(why, ""))
     }
 
-    /// Until it is no longer allowed.
-    pub(crate) async fn withdrawn(&self, asked: &Asked, needs: fn(&Grant) -> bool) {
-        let mut changes = self.changes.subscribe();
+    /// Until it is no longer allowed. What has changed since it was granted counts too: meanwhile its host was dialled, or
+    /// nothing was said.
+    pub(crate) async fn withdrawn(
+        &self,
+        asked: &Asked,
+        granted: &Grant,
+        needs: impl Fn(&Grant) -> bool,
+    ) {
+        let (mut changes, mut known) = (self.changes.subscribe(), granted.since);
         loop {
-            if changes.changed().await.is_err() {
+            let now = *changes.borrow_and_update();
+            if now != known && !self.grant_again(asked).is_ok_and(|grant| needs(&grant)) {
                 return;
             }
-            if !self.grant_again(asked).is_ok_and(|grant| needs(&grant)) {
+            known = now;
+            if changes.changed().await.is_err() {
                 return;
             }
         }
@@ -168,7 +198,7 @@ impl Shared {
     /// The same without waiting until somebody has looked who it was.
     pub(crate) fn note_now(&self, client: &TcpStream, asked: &Asked, refusal: &Refusal) {
         if let Some(why) = refusal.why {
-            let host = asked.target.to_string();
+            let host = refusal.host(asked);
             self.ledger.note(stream_of(client), (&host, asked.port, why, &refusal.detail));
         }
     }
@@ -176,7 +206,7 @@ impl Shared {
     /// Before the client hears of it.
     pub(crate) async fn note(&self, client: &TcpStream, asked: &Asked, refusal: &Refusal) {
         if let Some(why) = refusal.why {
-            let host = asked.target.to_string();
+            let host = refusal.host(asked);
             self.ledger.refuse(stream_of(client), (&host, asked.port, why, &refusal.detail)).await;
         }
     }

@@ -2,6 +2,7 @@
 //! become values. The same knowledge says what must not leave in what can be read anyway.
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use belljar_swap::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Sleep;
 
 use crate::door::{Refusal, Shared};
 use crate::names::Target;
@@ -57,8 +59,13 @@ impl Ended {
 
     /// What a short text that is about to leave holds and may not.
     pub(crate) fn leak_in(&self, bytes: &[u8]) -> Option<Leak> {
+        self.leak_to("", bytes)
+    }
+
+    /// The same for what goes to this host.
+    pub(crate) fn leak_to(&self, host: &str, bytes: &[u8]) -> Option<Leak> {
         let swap = self.swap.now();
-        swap.check(bytes).err().map(|stray| leak(&swap, stray, ""))
+        swap.check(bytes).err().map(|stray| leak(&swap, stray, host))
     }
 
     /// Somebody to look at what leaves in the open, if there is anything to look for.
@@ -137,9 +144,9 @@ pub(crate) async fn serve(
     };
     let between = Between { authority, outside, swap: &shared.ended.swap };
     let peer = Peer { host, port: asked.port };
-    let mut clerk = Clerk { shared, client, asked, why: None };
-    let client = Side { socket: client, early, meter: None };
-    let server = Side { socket: server, early: Vec::new(), meter: Some(meter) };
+    let mut clerk = Clerk { shared, client, asked, meter, why: None };
+    let client = Side { socket: client, early, meter, is_inner: true, pause: None };
+    let server = Side { socket: server, early: Vec::new(), meter, is_inner: false, pause: None };
     match carry(client, server, peer, between, &mut clerk).await {
         // What there was to say has been noted, and told.
         Ok(_) | Err(_) => Ok(()),
@@ -151,11 +158,13 @@ struct Clerk<'a> {
     shared: &'a Rc<Shared>,
     client: &'a TcpStream,
     asked: &'a Asked,
+    meter: &'a Meter,
     why: Option<Why>,
 }
 
 impl Judge for Clerk<'_> {
     fn allows(&mut self, method: &str, path: &str) -> Result<(), String> {
+        self.meter.ask(method, path);
         // As the policy is now: it may have been tightened since the connection was made.
         let allowed = self.shared.grant_again(self.asked).and_then(|grant| {
             let allowed = grant.allows_request(method, path);
@@ -192,17 +201,33 @@ impl Judge for Clerk<'_> {
     }
 }
 
-/// One side of a connection as the TLS sessions want it: what was read of it already comes first, and what passes is
-/// counted on the side of the real host.
+/// One side of a connection as the TLS sessions want it: what was read of it already comes first. What passes is counted on
+/// the side of the real host, and charged where there is more of it.
 struct Side<'a> {
     socket: &'a TcpStream,
     early: Vec<u8>,
-    meter: Option<&'a Meter>,
+    meter: &'a Meter,
+    is_inner: bool,
+    /// Until more may pass.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Side<'_> {
-    fn count(&self, way: Way, bytes: usize) -> io::Result<()> {
-        self.meter.map_or(Ok(()), |meter| meter.count(way, bytes))
+    fn count(&mut self, way: Way, bytes: usize) -> io::Result<()> {
+        if self.is_inner {
+            return self.meter.count_inner(bytes);
+        }
+        let pause = self.meter.pause(bytes);
+        self.pause = (!pause.is_zero()).then(|| Box::pin(tokio::time::sleep(pause)));
+        self.meter.count(way, bytes)
+    }
+
+    fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
+        }
+        Poll::Ready(())
     }
 }
 
@@ -218,6 +243,7 @@ impl AsyncRead for Side<'_> {
             self.early.drain(..length);
             return Poll::Ready(Ok(()));
         }
+        ready!(self.poll_pause(context));
         loop {
             ready!(self.socket.poll_read_ready(context))?;
             match self.socket.try_read(out.initialize_unfilled()) {
@@ -234,10 +260,11 @@ impl AsyncRead for Side<'_> {
 
 impl AsyncWrite for Side<'_> {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_pause(context));
         loop {
             ready!(self.socket.poll_write_ready(context))?;
             match self.socket.try_write(bytes) {

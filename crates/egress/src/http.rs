@@ -10,7 +10,7 @@ use crate::names::Target;
 /// The longest head of a request.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 256;
-const MAX_METHOD: usize = 32;
+pub(crate) const MAX_METHOD: usize = 32;
 /// The beginning of HTTP/2 without TLS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
@@ -77,6 +77,9 @@ pub(crate) fn read_head(bytes: &[u8]) -> Read {
         if bytes.len() > MAX_HEAD {
             return Read::Wrong(Why::Framing, "a head that does not end");
         }
+        if bytes.iter().filter(|one| **one == b'\n').count() > MAX_HEADERS + 1 {
+            return Read::Wrong(Why::Framing, "too many headers");
+        }
         // A line that ends with less than CRLF ends a head for some servers.
         return match has_bare_ending(bytes) {
             true => Read::Wrong(Why::Framing, "a line that does not end with CR LF"),
@@ -87,6 +90,13 @@ pub(crate) fn read_head(bytes: &[u8]) -> Read {
         Ok(head) => Read::Whole(Box::new(Head { length: end + 4, ..head })),
         Err((why, what)) => Read::Wrong(why, what),
     }
+}
+
+/// Whether a head of which all but these last bytes were read is worth reading again: when a line has ended, or too much has
+/// come. Otherwise whoever sends it byte by byte has us read all of it for each.
+pub(crate) fn is_news(bytes: &[u8], last: usize) -> bool {
+    let new = &bytes[bytes.len() - last.min(bytes.len())..];
+    bytes.len() > MAX_HEAD || bytes.len() == last || new.contains(&b'\n')
 }
 
 pub(crate) fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
@@ -217,6 +227,12 @@ impl Head {
     pub(crate) fn upgrades_to(&self, protocol: &str) -> bool {
         let mut named = all(&self.headers, "upgrade");
         named.next().is_some_and(|one| one.eq_ignore_ascii_case(protocol)) && named.next().is_none()
+    }
+
+    /// Every method and path that its server might take it for; `None` when there are too many.
+    pub(crate) fn asks(&self) -> Option<Vec<(String, String)>> {
+        let named = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        belljar_swap::asks(&self.method, self.path(), named)
     }
 
     /// What is asked for, without the host.
@@ -418,6 +434,19 @@ mod tests {
         );
         assert!(!is_http(b"SSH-2.0") && !is_http(b"") && !is_http(b"get /"));
         assert!(is_undecided(b"GE") && !is_undecided(b"GET ") && !is_undecided(b"SSH-"));
+    }
+
+    #[test]
+    fn a_head_that_comes_byte_by_byte_is_read_once_a_line() {
+        let head =
+            format!("GET / HTTP/1.1\r\nHost: a.example\r\nX: {}\r\n\r\n", "x".repeat(60_000));
+        let bytes = head.as_bytes();
+        let news = (1..=bytes.len()).filter(|end| is_news(&bytes[..*end], 1)).count();
+        assert_eq!(news, 5, "the first byte, and four ends of lines");
+        assert!(is_news(&bytes[..MAX_HEAD.min(bytes.len())], bytes.len()) && is_news(b"G", 1));
+        let lines = "a:\r\n".repeat(MAX_HEADERS + 1);
+        let many = format!("GET / HTTP/1.1\r\n{lines}");
+        assert_eq!(read_head(many.as_bytes()), Read::Wrong(Why::Framing, "too many headers"));
     }
 
     #[test]

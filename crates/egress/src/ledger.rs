@@ -226,7 +226,7 @@ mod tests {
             .iter()
             .map(|one| match one {
                 Told::Refused(one) => one.count,
-                Told::Ready | Told::Reached(_) => 0,
+                Told::Ready | Told::Obeyed | Told::Reached(_) => 0,
             })
             .sum();
         assert_eq!(all, 10_000);

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use crate::door::{Refusal, Shared, stream_of};
 use crate::http::{self, Form, Head, Read};
 use crate::names::Target;
+use crate::policy::Grant;
 use crate::relay::{Meter, Way, pump, read_some, send, write_all};
 use crate::stream::{self, Asked};
 
@@ -36,14 +37,17 @@ pub(crate) async fn serve(shared: &Rc<Shared>, client: &TcpStream) {
 
 async fn words(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
     let head = async {
+        let mut came = bytes.len();
         loop {
-            match http::read_head(&bytes) {
-                Read::Whole(head) => return Ok(head),
-                Read::Wrong(why, what) => return Err(Some((why, what))),
-                Read::Part => {}
+            if http::is_news(&bytes, came) {
+                match http::read_head(&bytes) {
+                    Read::Whole(head) => return Ok(head),
+                    Read::Wrong(why, what) => return Err(Some((why, what))),
+                    Read::Part => {}
+                }
             }
             match read_some(client, &mut bytes).await {
-                Ok(length) if length > 0 => {}
+                Ok(length) if length > 0 => came = length,
                 Ok(_) | Err(_) => return Err(None),
             }
         }
@@ -57,18 +61,24 @@ async fn words(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
         }
     };
     let rest = bytes.split_off(head.length);
+    let said = authority(&bytes);
     match &head.form {
         Form::Authority(target, port) => {
+            let asked = Asked { target: target.clone(), port: *port };
             // Bytes before the answer would be for whom nobody has agreed to yet.
             if !rest.is_empty() {
-                return say_no(client, "400 Bad Request", "bytes came before the answer").await;
+                let refusal = Refusal::new(Why::Framing, "bytes before it was answered");
+                shared.note(client, &asked, &refusal).await;
+                return say_no(client, "400 Bad Request", &refusal.words(&asked)).await;
             }
-            let asked = Asked { target: target.clone(), port: *port };
-            connect(shared, client, &asked).await;
+            connect(shared, client, &asked, said).await;
         }
         Form::Absolute(target, port, _) => {
             let asked = Asked { target: target.clone(), port: *port };
-            let ended = request(shared, client, &asked, &head, rest).await;
+            let ended = match shared.check_words(&asked, said) {
+                Ok(()) => request(shared, client, &asked, &head, rest).await,
+                Err(refusal) => Err(refusal),
+            };
             if let Err(refusal) = ended {
                 shared.note(client, &asked, &refusal).await;
                 if !refusal.is_broken() {
@@ -83,12 +93,15 @@ async fn words(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
     }
 }
 
-async fn connect(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked) {
-    let dialled = match shared.grant(asked) {
-        Ok(grant) => shared.dial(asked, &grant).await,
-        Err(refusal) => Err(refusal),
-    };
-    let server = match dialled {
+/// The host of a request line as it was written: all that is neither method nor path.
+fn authority(head: &[u8]) -> &[u8] {
+    let target = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    let start = http::find(target, b"://").map_or(0, |at| at + 3);
+    target[start..].split(|byte| b"/?#".contains(byte)).next().unwrap_or_default()
+}
+
+async fn connect(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked, said: &[u8]) {
+    let server = match dial(shared, asked, said).await {
         Ok(server) => server,
         Err(refusal) => {
             shared.note(client, asked, &refusal).await;
@@ -106,7 +119,23 @@ async fn connect(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked) {
     finish(shared, client, asked, server).await;
 }
 
-async fn finish(shared: &Rc<Shared>, client: &TcpStream, asked: &Asked, server: TcpStream) {
+/// `said` is in which words it was asked for.
+async fn dial(
+    shared: &Rc<Shared>,
+    asked: &Asked,
+    said: &[u8],
+) -> Result<(TcpStream, Grant), Refusal> {
+    shared.check_words(asked, said)?;
+    let grant = shared.grant(asked)?;
+    Ok((shared.dial(asked, &grant).await?, grant))
+}
+
+async fn finish(
+    shared: &Rc<Shared>,
+    client: &TcpStream,
+    asked: &Asked,
+    server: (TcpStream, Grant),
+) {
     if let Err(refusal) = stream::carry(shared, client, asked, Some(server)).await {
         shared.note(client, asked, &refusal).await;
     }
@@ -127,11 +156,12 @@ async fn request(
         return Err(Refusal::new(Why::Protocol, "an upgrade through a proxy: use CONNECT"));
     }
     let grant = shared.grant(asked)?;
-    let refused = |why| Refusal::new(why, &format!("{} {}", head.method, head.path()));
-    grant.allows_request(&head.method, head.path()).map_err(refused)?;
+    stream::requests::may_ask(&grant, head)?;
     let server = shared.dial(asked, &grant).await?;
     let line = shared.ledger.reach(&asked.target.to_string(), asked.port);
     let meter = Meter::new(shared, line, &asked.target.to_string());
+    head.asks().iter().flatten().for_each(|(method, path)| meter.ask(method, path));
+    let may_go_on = |now: &Grant| meter.may_go_on(now) && stream::leads_where_it_may(&server, now);
     let host = match asked.port {
         80 => asked.target.to_string(),
         port => format!("{}:{port}", asked.target),
@@ -150,9 +180,10 @@ async fn request(
         answering.await.map_err(Refusal::broken)
     };
     tokio::select! {
+        biased; // before the first byte passes
+        () = shared.withdrawn(asked, &grant, may_go_on) => Err(Refusal::new(Why::Tightened, "")),
         ended = carried => ended,
         () = meter.idle(shared.budget.idle) => Err(Refusal::broken(io::ErrorKind::TimedOut.into())),
-        () = shared.withdrawn(asked, |_| true) => Err(Refusal::new(Why::Tightened, "")),
     }
 }
 
@@ -196,11 +227,7 @@ async fn socks(shared: &Rc<Shared>, client: &TcpStream, mut bytes: Vec<u8>) {
         }
         Ok(Err(_)) | Err(_) => return,
     };
-    let dialled = match shared.grant(&asked) {
-        Ok(grant) => shared.dial(&asked, &grant).await,
-        Err(refusal) => Err(refusal),
-    };
-    let server = match dialled {
+    let server = match dial(shared, &asked, &bytes).await {
         Ok(server) => server,
         Err(refusal) => {
             shared.note(client, &asked, &refusal).await;
@@ -258,6 +285,18 @@ mod tests {
 
     fn by_name(name: &[u8]) -> Vec<u8> {
         [&[5, 1, 0, 3, u8::try_from(name.len()).unwrap()][..], name, &[1, 187]].concat()
+    }
+
+    #[test]
+    fn the_host_of_a_request_line_is_taken_as_it_was_written() {
+        for (head, wanted) in [
+            ("CONNECT A.example:443 HTTP/1.1\r\nX: y\r\n\r\n", "A.example:443"),
+            ("GET http://A.example:80/b?c://d HTTP/1.1\r\n\r\n", "A.example:80"),
+            ("GET http://A.example?x HTTP/1.1\r\n\r\n", "A.example"),
+            ("", ""),
+        ] {
+            assert_eq!(authority(head.as_bytes()), wanted.as_bytes(), "{head}");
+        }
     }
 
     #[test]

@@ -15,11 +15,15 @@ use tokio::time::Instant;
 use crate::door::Shared;
 use crate::ended::Watch;
 use crate::ledger::Line;
+use crate::policy::Grant;
 
 /// What one splice moves at most, and the size that is asked for a pipe.
 const PIPE_BYTES: usize = 256 << 10;
 /// One read where bytes do pass through us.
 pub(crate) const READ_BYTES: usize = 64 << 10;
+/// Requests of one connection that are remembered, and how long a path of one may be.
+const MAX_REMEMBERED: usize = 32;
+const MAX_PATH: usize = 1024;
 
 /// Counts one connection.
 #[derive(Debug)]
@@ -27,8 +31,15 @@ pub(crate) struct Meter {
     shared: Rc<Shared>,
     line: Rc<Line>,
     last: Cell<Instant>,
+    /// Bytes with the host, bytes with the program where they are others (TLS that ends here), and those of them that were
+    /// charged: as many as the larger.
+    outer: Cell<u64>,
+    inner: Cell<u64>,
+    charged: Cell<u64>,
     /// What leaves is looked at: absent where nothing is looked for, or what passes is encrypted.
     watch: Option<RefCell<Watch>>,
+    /// What was asked for on it, by method and path; `None` when that is too much to remember.
+    asked: RefCell<Option<Vec<(String, String)>>>,
 }
 
 /// Which way bytes go.
@@ -41,12 +52,41 @@ pub(crate) enum Way {
 impl Meter {
     pub(crate) fn new(shared: &Rc<Shared>, line: Rc<Line>, host: &str) -> Self {
         let watch = shared.ended.watch(host).map(RefCell::new);
-        Self { shared: Rc::clone(shared), line, last: Cell::new(Instant::now()), watch }
+        Self { watch, ..Self::blind(shared, line) }
     }
 
     /// The same, for what is encrypted, or looked at by somebody else.
     pub(crate) fn blind(shared: &Rc<Shared>, line: Rc<Line>) -> Self {
-        Self { shared: Rc::clone(shared), line, last: Cell::new(Instant::now()), watch: None }
+        let (shared, last) = (Rc::clone(shared), Cell::new(Instant::now()));
+        let asked = RefCell::new(Some(Vec::new()));
+        let (outer, inner, charged) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Self { shared, line, last, outer, inner, charged, watch: None, asked }
+    }
+
+    /// This is asked for on it from now on.
+    pub(crate) fn ask(&self, method: &str, path: &str) {
+        let path = path.split('?').next().unwrap_or(path);
+        let mut asked = self.asked.borrow_mut();
+        let Some(known) = asked.as_mut() else { return };
+        if known.iter().any(|one| one.0 == method && one.1 == path) {
+            return;
+        }
+        if known.len() < MAX_REMEMBERED && path.len() <= MAX_PATH {
+            known.push((method.to_owned(), path.to_owned()));
+        } else {
+            *asked = None;
+        }
+    }
+
+    /// Whether all that was asked for on it may be asked for under other rules. Which of it is done with nobody knows:
+    /// answers are passed on as they are.
+    pub(crate) fn may_go_on(&self, now: &Grant) -> bool {
+        match &*self.asked.borrow() {
+            Some(known) => {
+                known.iter().all(|(method, path)| now.allows_request(method, path).is_ok())
+            }
+            None => now.allows_tls(), // whatever it was
+        }
     }
 
     /// Looks at what is about to leave.
@@ -64,7 +104,32 @@ impl Meter {
             Way::Out => self.line.send(bytes),
             Way::In => self.line.receive(bytes),
         }
-        match self.shared.budget.pass(bytes) {
+        self.outer.set(self.outer.get() + bytes as u64);
+        self.charge()
+    }
+
+    /// How long to wait until more may pass, after so many.
+    pub(crate) fn pause(&self, bytes: usize) -> Duration {
+        self.shared.budget.passing.pass(bytes, std::time::Instant::now())
+    }
+
+    async fn keep_pace(&self, bytes: usize) {
+        let pause = self.pause(bytes);
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// So many bytes of TLS that ends here have passed, either way, between us and the program.
+    pub(crate) fn count_inner(&self, bytes: usize) -> io::Result<()> {
+        self.inner.set(self.inner.get() + bytes as u64);
+        self.charge()
+    }
+
+    fn charge(&self) -> io::Result<()> {
+        let owed = self.outer.get().max(self.inner.get());
+        let new = owed - self.charged.replace(owed);
+        match self.shared.budget.pass(new) {
             true => Ok(()),
             false => Err(io::ErrorKind::QuotaExceeded.into()),
         }
@@ -113,7 +178,9 @@ pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()
 pub(crate) async fn send(to: &TcpStream, bytes: &[u8], meter: &Meter, way: Way) -> io::Result<()> {
     meter.look(way, bytes)?;
     write_all(to, bytes).await?;
-    meter.count(way, bytes.len())
+    meter.count(way, bytes.len())?;
+    meter.keep_pace(bytes.len()).await;
+    Ok(())
 }
 
 /// Both ways until both have ended.
@@ -182,5 +249,6 @@ async fn splice_all(
             }
         }
         meter.count(way, whole)?;
+        meter.keep_pace(whole).await;
     }
 }

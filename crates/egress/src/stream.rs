@@ -7,6 +7,7 @@ use std::time::Duration;
 use belljar_jail::egress::Why;
 use tokio::net::TcpStream;
 
+use crate::address::may_be_dialled;
 use crate::door::{Refusal, Shared};
 use crate::names::{self, Target};
 use crate::policy::Grant;
@@ -38,21 +39,24 @@ enum Spoken {
     Raw,
 }
 
-/// Carries a connection from its first byte to its last. `server` is there if it was dialled already.
+/// Carries a connection from its first byte to its last. With its server, and what it was granted, if that was dialled already.
 pub(crate) async fn carry(
     shared: &Rc<Shared>,
     client: &TcpStream,
     asked: &Asked,
-    server: Option<TcpStream>,
+    dialled: Option<(TcpStream, Grant)>,
 ) -> Result<(), Refusal> {
-    let grant = shared.grant(asked)?;
+    let (server, grant) = match dialled {
+        Some((server, grant)) => (Some(server), grant),
+        None => (None, shared.grant(asked)?),
+    };
     let mut early = Vec::new();
     if !grant.is_raw() {
         let spoken = listen(client, &mut early, &grant).await?;
         let spoken = ended_or(shared, asked, spoken);
         check(shared, client, asked, &grant, spoken, &mut early).await?;
-        let server = dialled(shared, client, asked, &grant, server, spoken).await?;
-        return pass(shared, client, &server, asked, spoken, early).await;
+        let server = dial(shared, client, asked, &grant, server, spoken).await?;
+        return pass(shared, client, &server, asked, &grant, spoken, early).await;
     }
     // Some servers speak first, so it is dialled before the client has said anything.
     let server = match server {
@@ -67,11 +71,13 @@ pub(crate) async fn carry(
         () = tokio::time::sleep(shared.budget.idle) => {
             return Err(Refusal::broken(io::ErrorKind::TimedOut.into()));
         }
-        () = shared.withdrawn(asked, Grant::is_raw) => return Err(Refusal::new(Why::Tightened, "")),
+        () = shared.withdrawn(asked, &grant, Grant::is_raw) => {
+            return Err(Refusal::new(Why::Tightened, ""));
+        }
     };
     let spoken = ended_or(shared, asked, spoken);
     check(shared, client, asked, &grant, spoken, &mut early).await?;
-    pass(shared, client, &server, asked, spoken, early).await
+    pass(shared, client, &server, asked, &grant, spoken, early).await
 }
 
 /// TLS that we end, where a secret is to be put in.
@@ -82,7 +88,7 @@ fn ended_or(shared: &Shared, asked: &Asked, spoken: Spoken) -> Spoken {
     }
 }
 
-async fn dialled(
+async fn dial(
     shared: &Rc<Shared>,
     client: &TcpStream,
     asked: &Asked,
@@ -104,11 +110,14 @@ async fn dialled(
 /// Reads until it is clear what is spoken. The client's end is as good as a word.
 async fn listen(client: &TcpStream, early: &mut Vec<u8>, grant: &Grant) -> Result<Spoken, Refusal> {
     let until_clear = async {
+        let mut came = early.len();
         loop {
-            if let Some(spoken) = spoken(early, grant) {
+            let is_worth_it = early.len() <= http::MAX_METHOD || http::is_news(early, came);
+            if let Some(spoken) = is_worth_it.then(|| spoken(early, grant)).flatten() {
                 return Ok(spoken);
             }
-            if read_some(client, early).await? == 0 {
+            came = read_some(client, early).await?;
+            if came == 0 {
                 return Ok::<_, io::Error>(Spoken::Raw);
             }
         }
@@ -162,8 +171,8 @@ async fn check(
 ) -> Result<(), Refusal> {
     match spoken {
         Spoken::Tls | Spoken::Ended => {
-            let seen = spoken == Spoken::Ended || grant.allows_tls();
-            let Err(refusal) = check_hello(client, asked, seen, early).await else {
+            let Err(refusal) = check_hello(shared, client, asked, (spoken, grant), early).await
+            else {
                 return Ok(());
             };
             shared.note(client, asked, &refusal).await;
@@ -181,9 +190,10 @@ async fn check(
 }
 
 async fn check_hello(
+    shared: &Shared,
     client: &TcpStream,
     asked: &Asked,
-    may_pass: bool,
+    (spoken, grant): (Spoken, &Grant),
     early: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     let whole = async {
@@ -202,7 +212,11 @@ async fn check_hello(
         Ok(hello) => hello?,
         Err(_) => return Err(Refusal::new(Why::Protocol, "a TLS handshake that does not end")),
     };
-    if hello.hidden {
+    if let Some(said) = &hello.name {
+        shared.check_words(asked, said.as_bytes())?;
+    }
+    // Where TLS ends here there is one name, the one that is seen. Browsers send that extension to everybody.
+    if hello.hidden && spoken == Spoken::Tls {
         return Err(Refusal::new(Why::Sni, "an encrypted name"));
     }
     match (&asked.target, &hello.name) {
@@ -211,7 +225,7 @@ async fn check_hello(
         (_, Some(said)) => return Err(Refusal::new(Why::Sni, said)),
         (Target::Name(_), None) => return Err(Refusal::new(Why::Sni, "no name")),
     }
-    if may_pass {
+    if spoken == Spoken::Ended || grant.allows_tls() {
         return Ok(());
     }
     Err(Refusal::new(Why::Protocol, "TLS, inside which methods and paths cannot be seen"))
@@ -223,6 +237,7 @@ async fn pass(
     client: &TcpStream,
     server: &TcpStream,
     asked: &Asked,
+    grant: &Grant,
     spoken: Spoken,
     early: Vec<u8>,
 ) -> Result<(), Refusal> {
@@ -243,18 +258,23 @@ async fn pass(
         sent.map_err(Refusal::broken)?;
         relay(client, server, &meter).await.map_err(Refusal::broken)
     };
+    let may_go_on = |now: &Grant| {
+        let spoken = match spoken {
+            Spoken::Tls => now.allows_tls(),
+            Spoken::Http | Spoken::Ended => meter.may_go_on(now),
+            Spoken::Raw => now.is_raw(),
+        };
+        spoken && leads_where_it_may(server, now)
+    };
     tokio::select! {
+        biased; // before the first byte passes
+        () = shared.withdrawn(asked, grant, may_go_on) => Err(Refusal::new(Why::Tightened, "")),
         ended = carried => ended,
         () = meter.idle(shared.budget.idle) => Err(Refusal::broken(io::ErrorKind::TimedOut.into())),
-        () = shared.withdrawn(asked, spoken_needs(spoken)) => Err(Refusal::new(Why::Tightened, "")),
     }
 }
 
-/// What a grant must go on to have.
-fn spoken_needs(spoken: Spoken) -> fn(&Grant) -> bool {
-    match spoken {
-        Spoken::Tls => Grant::allows_tls,
-        Spoken::Http | Spoken::Ended => |_| true, // each request is looked at
-        Spoken::Raw => Grant::is_raw,
-    }
+/// Whether the host that was dialled might be dialled now.
+pub(crate) fn leads_where_it_may(server: &TcpStream, now: &Grant) -> bool {
+    server.peer_addr().is_ok_and(|peer| may_be_dialled(peer.ip(), &now.ranges()))
 }

@@ -161,6 +161,8 @@ impl Range {
 pub struct Budget {
     /// Bytes in both directions, of all connections together.
     pub bytes: u64,
+    /// Of them in a second, over a burst of a quarter of that.
+    pub bytes_per_second: u64,
     /// Connections over the sandbox's whole life.
     pub connections: u64,
     /// At the same time; more wait to be accepted.
@@ -177,6 +179,7 @@ impl Default for Budget {
     fn default() -> Self {
         Self {
             bytes: 64 << 30,
+            bytes_per_second: 64 << 30,
             connections: 1_000_000,
             connections_at_once: 256,
             connections_per_second: 500,
@@ -192,6 +195,8 @@ impl Default for Budget {
 pub enum Told {
     /// It is locked down, and waits for what to accept.
     Ready,
+    /// What it was told while it served counts from now on, for what is open too.
+    Obeyed,
     /// Something was refused, for the first time or again.
     Refused(Refused),
     /// What was reached so far: whole numbers, not differences.

@@ -91,7 +91,7 @@ impl Tally {
 
     pub(crate) fn hear_egress(&mut self, told: &Told) {
         match told {
-            Told::Ready => {}
+            Told::Ready | Told::Obeyed => {}
             Told::Refused(refused) => self.take_refusal(refused),
             Told::Reached(lines) => lines.iter().for_each(|line| self.take_line(line)),
         }

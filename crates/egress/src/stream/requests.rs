@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use super::{Asked, FIRST_WORDS};
 use crate::door::{Refusal, Shared};
 use crate::http::{self, Body, Chunks, Form, Head, Read};
+use crate::policy::Grant;
 use crate::relay::{Meter, Way, pump, read_some, send, write_all};
 
 /// How long a refusal may take to be written to somebody who does not read.
@@ -50,15 +51,17 @@ async fn next(
     asked: &Asked,
     bytes: &mut Vec<u8>,
 ) -> Result<Option<Head>, Refusal> {
+    let mut came = bytes.len();
     loop {
-        if !bytes.is_empty() {
+        if !bytes.is_empty() && http::is_news(bytes, came) {
             match http::read_head(bytes) {
                 Read::Whole(head) => return check(shared, asked, &head).map(|()| Some(*head)),
                 Read::Wrong(why, what) => return Err(Refusal::new(why, what)),
                 Read::Part => {}
             }
         }
-        if read_some(client, bytes).await.map_err(Refusal::broken)? == 0 {
+        came = read_some(client, bytes).await.map_err(Refusal::broken)?;
+        if came == 0 {
             return Ok(None);
         }
     }
@@ -77,10 +80,16 @@ fn check(shared: &Rc<Shared>, asked: &Asked, head: &Head) -> Result<(), Refusal>
         return Err(Refusal::new(Why::Host, &said));
     }
     // As the policy is now: it may have been tightened since the connection was made.
-    let grant = shared.grant_again(asked)?;
-    grant
-        .allows_request(&head.method, head.path())
-        .map_err(|why| Refusal::new(why, &format!("{} {}", head.method, head.path())))
+    may_ask(&shared.grant_again(asked)?, head)
+}
+
+/// Whether a grant allows all that a request may be taken for.
+pub(crate) fn may_ask(grant: &Grant, head: &Head) -> Result<(), Refusal> {
+    let asks = head.asks().ok_or_else(|| Refusal::new(Why::Framing, "too many methods"))?;
+    asks.iter().try_for_each(|(method, path)| {
+        let allowed = grant.allows_request(method, path);
+        allowed.map_err(|why| Refusal::new(why, &format!("{method} {path}")))
+    })
 }
 
 /// All requests, and whatever comes back.
@@ -131,6 +140,7 @@ async fn forward(
             upgrade.wanted.set(true);
         }
         is_first = false;
+        head.asks().iter().flatten().for_each(|(method, path)| meter.ask(method, path));
         let rest = bytes.split_off(head.length);
         send(server, &bytes, meter, Way::Out).await.map_err(Refusal::broken)?;
         bytes = rest;

@@ -8,9 +8,10 @@ use belljar_sys::process::SingleThreaded;
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags};
 
-use super::listeners::{self, Listeners, Maker, Network};
+use super::listeners::{self, Listeners, Maker, Network, Opened};
 use super::process::{Given, Process};
-use super::{Bid, EgressPlan, From, Reached, Refused, Told, Why, owner};
+use super::{Bid, Budget, EgressPlan, From, Reached, Refused, Told, Why, owner};
+use crate::cgroup::errno;
 use crate::keeper::wait;
 use crate::layer::{Check, Layer};
 use crate::notify::{now_ms, status};
@@ -19,6 +20,8 @@ use crate::wire::{MAX_MESSAGE_BYTES, Namespaces, sealed_memory};
 
 /// How long it may take to lock itself down.
 const READY_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to heed what it is told while it serves.
+const OBEY_LIMIT: Duration = Duration::from_secs(2);
 /// How long it may take to say its last.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 /// Messages taken at one look, so that nobody else waits for them.
@@ -39,8 +42,13 @@ pub(crate) struct Door {
     secrets: Secrets,
     network: Network,
     listeners: Listeners,
+    opened: Opened,
     process: Option<Process>,
     restarts: u32,
+    /// What it told while something else was waited for.
+    told: Vec<Told>,
+    /// The whole budget: what earlier processes used of it the next one does not have.
+    budget: Budget,
     /// What earlier processes told of.
     before: Vec<Reached>,
     now: Vec<Reached>,
@@ -66,6 +74,13 @@ pub(crate) struct Secrets {
 impl Secrets {
     pub(crate) fn new(first: Option<OwnedFd>) -> Self {
         Self { first, newer: None }
+    }
+
+    /// The same files of memory.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        let copy = |one: &Option<OwnedFd>| one.as_ref().map(OwnedFd::try_clone).transpose();
+        let copied = |one| copy(one).map_err(errno);
+        Ok(Self { first: copied(&self.first)?, newer: copied(&self.newer)? })
     }
 
     pub(crate) fn renew(&mut self, newer: OwnedFd) {
@@ -107,11 +122,16 @@ impl Exit {
     ) -> Result<Door> {
         let network = Network::of(namespaces)?;
         let (listeners, maker) = listeners::open(single, &network, &self.plan, None)?;
+        let mut opened = Opened::default();
+        opened.add(&self.plan);
         Ok(Door {
+            told: Vec::new(),
+            budget: self.plan.budget,
             plan: self.plan,
             secrets: self.secrets,
             network,
             listeners,
+            opened,
             process: Some(self.process),
             restarts: 0,
             before: Vec::new(),
@@ -146,8 +166,9 @@ impl Door {
 
     /// Another policy, at once: the process cuts what it no longer allows.
     pub(crate) fn change(&mut self, single: &SingleThreaded, plan: EgressPlan) -> Result<()> {
-        let (new, maker) = listeners::open(single, &self.network, &plan, Some(&self.plan))?;
+        let (new, maker) = listeners::open(single, &self.network, &plan, Some(&self.opened))?;
         drop(maker);
+        self.opened.add(&plan);
         self.plan = EgressPlan { rules: plan.rules, ..self.plan.clone() };
         // Kept whether it hears of them or not: one that takes its place gets them all.
         let told = self.tell(&new);
@@ -155,16 +176,33 @@ impl Door {
         told
     }
 
-    /// Hands over what is new. One that is not locked down yet gets all of it then, and so does the next when this one is
-    /// dead, which shows at the next look.
-    fn tell(&self, new: &Listeners) -> Result<()> {
-        match &self.process {
-            None => Err(Errno::CHILD),
-            Some(process) if process.serves => {
-                self.hand_over(new).ok();
-                Ok(())
+    /// Hands over what is new, and waits until it counts. One that is not locked down yet gets all of it then. One that
+    /// cannot be told, or does not heed it, ends, which shows at the next look: what was allowed before must not
+    /// go on because nobody listened, and the next has it from the first.
+    fn tell(&mut self, new: &Listeners) -> Result<()> {
+        let process = self.process.as_ref().ok_or(Errno::CHILD)?;
+        if process.serves
+            && (self.hand_over(new).is_err() || !self.is_obeyed())
+            && let Some(process) = &self.process
+        {
+            process.end();
+        }
+        Ok(())
+    }
+
+    /// Waits until it says so. What else it tells meanwhile is kept.
+    fn is_obeyed(&mut self) -> bool {
+        let deadline = Instant::now() + OBEY_LIMIT;
+        loop {
+            match self.receive() {
+                Ok(Some(Told::Obeyed)) => return true,
+                Ok(Some(one)) => {
+                    let one = self.take(one);
+                    self.told.push(one);
+                }
+                Err(Errno::AGAIN) if Instant::now() < deadline => self.pause(deadline),
+                Ok(None) | Err(_) => return false,
             }
-            Some(_) => Ok(()),
         }
     }
 
@@ -266,11 +304,13 @@ impl Door {
 
     /// Hears what it has to tell; starts it again if it has crashed.
     pub(crate) fn attend(&mut self) -> Vec<Told> {
-        let mut told = Vec::new();
+        let mut told = std::mem::take(&mut self.told);
         self.maker = None;
         for _ in 0..MAX_AT_ONCE {
             match self.receive() {
                 Ok(Some(Told::Ready)) if self.welcome() => {}
+                // Of somebody who is not waited for any more.
+                Ok(Some(Told::Obeyed)) => {}
                 Ok(Some(one)) if one != Told::Ready => told.push(self.take(one)),
                 Err(Errno::AGAIN) => break,
                 Ok(_) | Err(_) => {
@@ -299,7 +339,7 @@ impl Door {
     /// With what earlier processes told.
     fn take(&mut self, told: Told) -> Told {
         match told {
-            Told::Ready => Told::Ready,
+            Told::Ready | Told::Obeyed => told,
             Told::Refused(mut one) => {
                 if let Some(from) = one.from.take() {
                     one.program = self.who(from);
@@ -348,6 +388,7 @@ impl Door {
             }
         }
         self.restarts += 1;
+        self.plan.budget = left(self.budget, &self.before);
         while self.process.is_none() && self.restarts <= MAX_RESTARTS {
             self.process = Process::start(&self.plan).ok();
             self.restarts += u32::from(self.process.is_none());
@@ -383,7 +424,7 @@ impl Door {
 
     /// Lets it say its last.
     pub(crate) fn finish(&mut self) -> Vec<Told> {
-        let mut told = Vec::new();
+        let mut told = std::mem::take(&mut self.told);
         self.ask_to_finish();
         let deadline = Instant::now() + FINISH_LIMIT;
         loop {
@@ -394,7 +435,7 @@ impl Door {
             }
         }
         self.end_own_process();
-        told.retain(|one| *one != Told::Ready);
+        told.retain(|one| !matches!(one, Told::Ready | Told::Obeyed));
         told
     }
 
@@ -405,6 +446,17 @@ impl Door {
         if self.process.as_ref().is_some_and(|process| !process.was_given()) {
             self.process = None;
         }
+    }
+}
+
+/// What was not used of a budget. What a process that crashed had not told yet (of the last second) is not counted.
+fn left(whole: Budget, used: &[Reached]) -> Budget {
+    let sum = |of: fn(&Reached) -> u64| used.iter().map(of).fold(0, u64::saturating_add);
+    let bytes = sum(|line| line.sent_bytes.saturating_add(line.received_bytes));
+    Budget {
+        bytes: whole.bytes.saturating_sub(bytes),
+        connections: whole.connections.saturating_sub(sum(|line| line.connections)),
+        ..whole
     }
 }
 

@@ -53,12 +53,30 @@ impl Drop for Maker {
 /// The listeners of a plan, with what each is for.
 pub(super) type Listeners = Vec<(Listener, OwnedFd)>;
 
-/// Makes those of the ports that are new since `before`, and the route and the fixed ones the first time.
+/// What there is already, and stays: a port that is no longer named is refused by the rules, and may be named again.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    ports: Vec<u16>,
+    addresses: Vec<Ipv4Addr>,
+}
+
+impl Opened {
+    pub(super) fn add(&mut self, plan: &EgressPlan) {
+        let ports = plan.ports().into_iter().filter(|port| !self.ports.contains(port));
+        let ports: Vec<u16> = ports.collect();
+        self.ports.extend(ports);
+        let new = plan.addresses().into_iter().filter(|one| !self.addresses.contains(one));
+        let new: Vec<Ipv4Addr> = new.collect();
+        self.addresses.extend(new);
+    }
+}
+
+/// Makes those of the ports that are not there `before`, and the route and the fixed ones the first time.
 pub(super) fn open(
     single: &SingleThreaded,
     network: &Network,
     plan: &EgressPlan,
-    before: Option<&EgressPlan>,
+    before: Option<&Opened>,
 ) -> Result<(Listeners, Maker)> {
     let wanted = wanted(plan, before);
     let routes = routes(plan, before);
@@ -88,15 +106,15 @@ fn tell(keeper: &OwnedFd, sockets: &[OwnedFd]) -> Result<()> {
     fd::send(keeper, b"l", &sockets)
 }
 
-fn wanted(plan: &EgressPlan, before: Option<&EgressPlan>) -> Vec<Listener> {
-    let known = before.map(EgressPlan::ports).unwrap_or_default();
+fn wanted(plan: &EgressPlan, before: Option<&Opened>) -> Vec<Listener> {
+    let known = before.map_or(&[][..], |before| &before.ports);
     let new = plan.ports().into_iter().filter(|port| !known.contains(port)).map(Listener::Port);
     let fixed = [Listener::DnsUdp, Listener::DnsTcp, Listener::Proxy, Listener::Proxy];
     fixed.into_iter().filter(|_| before.is_none()).chain(new).collect()
 }
 
-fn routes(plan: &EgressPlan, before: Option<&EgressPlan>) -> Vec<(Ipv4Addr, u8)> {
-    let known = before.map(EgressPlan::addresses).unwrap_or_default();
+fn routes(plan: &EgressPlan, before: Option<&Opened>) -> Vec<(Ipv4Addr, u8)> {
+    let known = before.map_or(&[][..], |before| &before.addresses);
     let new = plan.addresses().into_iter().filter(|address| !known.contains(address));
     let range = before.is_none().then_some(RANGE);
     range.into_iter().chain(new.map(|address| (address, 32))).collect()
@@ -155,7 +173,10 @@ fn route_here(address: Ipv4Addr, bits: u8) -> Result<()> {
     let number = |at: usize| answer[..length].get(at..).and_then(<[u8]>::first_chunk::<4>);
     match number(16).map(|bytes| i32::from_ne_bytes(*bytes)) {
         Some(0) => Ok(()),
-        Some(errno) => Err(Errno::from_raw_os_error(-errno)),
+        Some(errno) => match Errno::from_raw_os_error(-errno) {
+            Errno::EXIST => Ok(()), // of a try that found a port taken
+            errno => Err(errno),
+        },
         None => Err(Errno::PROTO),
     }
 }

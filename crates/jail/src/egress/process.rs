@@ -53,6 +53,15 @@ impl Process {
         Self { socket, whose: Whose::Engines { id, pidfd }, serves: false, finishes: false }
     }
 
+    /// Has it end, which its socket then shows.
+    pub(super) fn end(&self) {
+        match &self.whose {
+            Whose::Own(child) => child.iter().for_each(Child::kill),
+            // One that has ended already does not mind.
+            Whose::Engines { pidfd, .. } => drop(kill(pidfd.as_fd())),
+        }
+    }
+
     pub(super) fn was_given(&self) -> bool {
         matches!(self.whose, Whose::Engines { .. })
     }
