@@ -195,6 +195,20 @@ try: s.recv(10); print('answered')
 except OSError as error: print(error.errno)
 try: s.connect(('8.8.8.8', 53)); print('sent')
 except OSError as error: print(error.errno)";
+    let echo = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = echo.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 10];
+        while let Ok((length, from)) = echo.recv_from(&mut bytes) {
+            echo.send_to(&bytes[..length], from).ok();
+        }
+    });
+    let here = format!("echo quic? >/dev/udp/127.0.0.1/{port} && echo sent");
+    assert_eq!(on_host(&here), "sent");
+    let here = code.replace("'a.test', 443", &format!("'127.0.0.1', {port}"));
+    let here = here.lines().take(5).collect::<Vec<_>>().join("\n") + "\nexcept OSError: pass";
+    let control = Program::new("/usr/bin/python3").args(["-c", &here]).run();
+    assert_eq!(control.out().trim(), "answered", "{control:?}");
     prints(&world.sandbox(&["a.test"], &[443]).run_python(code), "111\n101");
 }
 
@@ -204,6 +218,15 @@ fn answer_with_thousands_of_addresses_is_bounded_and_usable() {
     // As many as fit into a message, which is fewer than ten thousand.
     let many: Vec<IpAddr> = (0..3500).map(|_| LOOPBACK).collect();
     world.name("many.test", &[&many]);
+    // All of them come, to who asks by a stream.
+    let ask = format!(
+        "import socket, struct; s = socket.create_connection(('127.0.0.1', {}), 60); \
+         q = bytes(4) + b'\\0\\1' + bytes(6) + b'\\4many\\4test\\0\\0\\1\\0\\1'; s.sendall(struct.pack('>H', len(q)) + q); \
+         a = s.makefile('rb').read(10); print(struct.unpack('>H', a[8:10])[0])",
+        world.dns_port()
+    );
+    let control = Program::new("/usr/bin/python3").args(["-c", &ask]).run();
+    assert_eq!(control.out().trim(), "3500", "{control:?}");
     let code = curl(&[format!("http://many.test:{}/", web.port)]);
     prints(&world.sandbox(&["many.test"], &[web.port]).run_bash(&code), "200");
 }
@@ -215,6 +238,8 @@ fn connections_and_bytes_are_bounded() {
     let set = world.rule(&["a.test"], &[port, web.port], "");
     let few = world.settings_with(&set, "[network.budget]\nconnections = 3");
     let code = curl(&vec![format!("http://a.test:{}/", web.port); 5]);
+    let control = on_host(&code.replace("a.test", "127.0.0.1"));
+    assert_eq!(control, ["200"; 5].join(" "));
     let outcome = world.sandbox_of(&few).run_bash(&code);
     assert_eq!(outcome.stdout.matches("200").count(), 3, "{outcome:#?}");
     assert!(refusal(&outcome, "budget").detail.contains("connections"));
@@ -231,6 +256,8 @@ print(total < 10_000_000 or total >= 10**9)
 try: socket.create_connection(('a.test', {port}), 20).sendall(b'x'); print('open')
 except OSError: print('shut')"
     );
+    let here = Program::new("/usr/bin/python3").args(["-c", &code.replace("a.test", "127.0.0.1")]);
+    assert_eq!(here.run().out().trim(), "False\nopen", "all of it passes without us");
     let outcome = world.sandbox_of(&bytes).run_python(&code);
     assert!(outcome.stdout.starts_with("True"), "{outcome:#?}");
     refusal(&outcome, "budget");
@@ -246,6 +273,12 @@ fn idle_and_half_open_connections_end_and_others_go_on() {
     let set = world.rule(&["a.test"], &[port, web.port], "");
     let settings =
         world.settings_with(&set, "[network.budget]\nidle_ms = 500\nconnections_at_once = 4");
+    let held = format!(
+        "import socket; s = socket.create_connection(('127.0.0.1', {port})); s.settimeout(2)\n\
+         try: s.recv(1); print('ended')\nexcept TimeoutError: print('open')"
+    );
+    let control = Program::new("/usr/bin/python3").args(["-c", &held]).run();
+    assert_eq!(control.out().trim(), "open", "without us it is held: {control:?}");
     let code = format!(
         "
 import socket, urllib.request
@@ -282,6 +315,9 @@ while time.time() < end and made < 3000:
     made += 1
     if len(held) > 200: held.pop(0).close()
 print('ended')", web.port);
+    let here = code.replace("a.test", "127.0.0.1").replace("'ended'", "made > 1000");
+    let control = Program::new("/usr/bin/python3").args(["-c", &here]).run();
+    assert_eq!(control.out().trim(), "True", "without us nothing slows it: {control:?}");
     let outcome = world.sandbox_of(&settings).run_python(&code);
     prints(&outcome, "ended");
     assert!(outcome.reached.iter().map(|line| line.connections).sum::<u64>() < 200, "{outcome:?}");
