@@ -24,6 +24,8 @@ mod placeholders;
 mod rig;
 #[path = "secrets/runs.rs"]
 mod runs;
+#[path = "secrets/streams.rs"]
+mod streams;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

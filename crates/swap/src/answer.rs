@@ -4,6 +4,7 @@ use belljar_jail::redact::Patterns;
 
 use crate::carry::Trouble;
 use crate::head::{Body, MAX_HEADERS, is, is_token};
+use crate::records::Records;
 
 /// A head on its way in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(crate) struct Answer {
     /// But for those that say how long the body is.
     lines: Vec<Vec<u8>>,
     pub body: Body,
+    /// What the body is a stream of, if it is one that a client waits for piece by piece.
+    pub records: Option<Records>,
 }
 
 impl Answer {
@@ -47,7 +50,11 @@ impl Answer {
         let kept = headers.iter().filter(|(name, _)| !frames(name));
         let lines = kept.map(|(name, value)| [name.as_bytes(), b": ", value].concat()).collect();
         let body = if has_none { Body::Length(0) } else { body };
-        Ok(Self { status, first: first.to_vec(), lines, body })
+        let records = match all(&headers, "content-type").as_slice() {
+            [kind] => Records::of(kind),
+            _ => None,
+        };
+        Ok(Self { status, first: first.to_vec(), lines, body, records })
     }
 
     /// Whether another follows to the same request.

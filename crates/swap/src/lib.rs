@@ -13,6 +13,7 @@ mod carry;
 mod head;
 mod inflow;
 mod outside;
+mod records;
 mod sealed;
 mod swap;
 mod trust;

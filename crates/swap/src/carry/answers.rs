@@ -14,6 +14,7 @@ use crate::answer::Answer;
 use crate::body::{BodyReader, Taken};
 use crate::head::{Body, MAX_HEAD};
 use crate::inflow::Inflow;
+use crate::records::RecordReader;
 use crate::swap::{Current, Swap};
 
 /// Requests that wait for their answers; who sends more waits.
@@ -82,7 +83,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Answe
             interim = 0;
             self.midway.store(true, Ordering::Relaxed);
             self.to.write_all(&answer.written(&hidden.patterns, to_head)).await?;
-            self.body(answer.body, &mut bytes, &mut hidden, &mut total).await?;
+            self.body(&answer, &mut bytes, &mut hidden, &mut total).await?;
             self.midway.store(false, Ordering::Relaxed);
             waiting.pop_front();
             if answer.body == Body::UntilClosed {
@@ -146,16 +147,18 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Answe
         Ok(())
     }
 
-    /// A body, of which the last bytes are always held back until more has come or it has ended: what stands there may be
-    /// the beginning of a value, and whether it is must not show.
+    /// A body, of which the last bytes are always held back until more has come, or it or a record of it has ended: what
+    /// stands there may be the beginning of a value, and whether it is must not show.
     async fn body(
         &mut self,
-        body: Body,
+        answer: &Answer,
         bytes: &mut Inflow,
         hidden: &mut Hidden,
         total: &mut u64,
     ) -> Result<(), Trouble> {
-        let mut reader = BodyReader::of_answer(body);
+        let body = answer.body;
+        let (mut reader, mut records) =
+            (BodyReader::of_answer(body), RecordReader::new(answer.records));
         let (mut redactor, mut shown) = (Redactor::default(), Vec::new());
         loop {
             let last = match reader.take(bytes)? {
@@ -163,7 +166,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Answe
                     if hidden.refresh(self.current, self.host) {
                         redactor.renew(&hidden.patterns);
                     }
-                    redactor.push(&hidden.patterns, &piece, &mut shown);
+                    let end = records.end(&piece, &hidden.patterns).unwrap_or(0);
+                    redactor.push(&hidden.patterns, &piece[..end], &mut shown);
+                    if end > 0 {
+                        redactor.release(&hidden.patterns, &mut shown);
+                    }
+                    redactor.push(&hidden.patterns, &piece[end..], &mut shown);
                     false
                 }
                 Taken::End => true,

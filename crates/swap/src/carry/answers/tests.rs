@@ -223,3 +223,30 @@ async fn a_value_that_changes_half_way_is_hidden_old_and_new() {
     let (heard, ended, _) = talk.end().await;
     assert!(ended.is_ok() && heard.contains(&format!("{MASK} {MASK} ---")), "{ended:?} {heard}");
 }
+
+/// A record comes when it has ended, without a byte of the next; what stands at its end is shown whatever it is.
+#[tokio::test]
+async fn a_record_of_a_stream_comes_whole_before_the_next() {
+    for (kind, begin, end) in [
+        ("text/event-stream", "data: ", "\n\n"),
+        ("application/x-ndjson", "{\"a\": \"", "\"}\r\n"),
+    ] {
+        let mut talk = Talk::new(&[GET]).await;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n");
+        talk.say(&format!("{head}\r\n")).await;
+        talk.hear(format!("{head}Connection: close\r\n\r\n").len()).await;
+        for inside in ["hello", "sk-real", "sk-fake", VALUE, "sk-real-value-012345678"] {
+            let record = format!("{begin}{inside}{end}");
+            talk.say(&record).await;
+            let shown = record.replace(VALUE, MASK);
+            let hear = talk.hear(record.len());
+            let heard = tokio::time::timeout(std::time::Duration::from_secs(20), hear).await;
+            assert_eq!(heard.expect("in time"), shown, "{kind}");
+        }
+        // What has not ended waits.
+        talk.say(begin).await;
+        let more = tokio::time::timeout(std::time::Duration::from_millis(50), talk.hear(1)).await;
+        assert!(more.is_err(), "{kind}: {more:?}");
+        assert_eq!(talk.end().await.0, begin);
+    }
+}
