@@ -13,6 +13,8 @@ mod bounds;
 mod clients;
 #[path = "egress/fronts.rs"]
 mod fronts;
+#[path = "egress/inspect.rs"]
+mod inspect;
 #[path = "egress/living.rs"]
 mod living;
 #[path = "egress/networks.rs"]

@@ -46,7 +46,7 @@ print(server.server_address[1], flush=True)
 server.serve_forever()";
 
 /// A wheel for pip in `simple/`, and a package for npm in `npm/`, whose registry is at the port that is named.
-const PACKAGES: &str = "
+pub(crate) const PACKAGES: &str = "
 import base64, hashlib, io, json, os, sys, tarfile, zipfile
 os.makedirs('simple/bjprobe'); os.makedirs('npm')
 info = 'bjprobe-1.0.dist-info/'

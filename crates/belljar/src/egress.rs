@@ -182,6 +182,15 @@ impl Network {
     }
 }
 
+/// The hosts into whose TLS rules look.
+pub fn inspected(rules: &[Rule]) -> Vec<String> {
+    let hosts = rules.iter().filter(|rule| rule.inspect).flat_map(|rule| &rule.hosts);
+    let mut hosts: Vec<String> = hosts.map(ToString::to_string).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    hosts
+}
+
 /// The filter of every egress process. Compiled once: a run that waits for it would notice.
 fn filter() -> Vec<u64> {
     static FILTER: OnceLock<Vec<u64>> = OnceLock::new();
@@ -234,6 +243,7 @@ mod tests {
             network("[egress.index]\nhosts = [\"a.example\"]\nmethods = [\"GET\"]").unwrap();
         let found = network.expand(&["@index".into(), "b.example".into()]).unwrap();
         assert_eq!(egress::resolve(&found).unwrap()[0].methods, ["GET"]);
+        assert_eq!(inspected(&egress::resolve(&found).unwrap()), [] as [&str; 0]);
         let error = network.expand(&["@indx".into()]).unwrap_err().to_string();
         assert!(error.contains("@indx") && error.contains("index"), "{error}");
     }

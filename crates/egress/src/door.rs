@@ -115,7 +115,8 @@ impl Refusal {
             Some(Why::Canary) => format!("a decoy was on its way to {target}"),
             Some(Why::Certificate) => format!("{target} is not who it should be: {}", self.detail),
             Some(Why::Http2) => format!(
-                "{target} speaks no HTTP/1.1, which secrets are put into: exempt it, and it gets none"
+                "{target} speaks no HTTP/1.1, which is all that is looked into: exempt it in the secret, or allow it \
+                 without inspect"
             ),
             Some(Why::Encoded) => format!(
                 "the answer of {target} cannot be looked into for secrets ({}): exempt it, and it gets none",

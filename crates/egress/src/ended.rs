@@ -1,4 +1,4 @@
-//! TLS that ends here: where a secret is bound to a host, requests are read between two sessions, and placeholders in them
+//! TLS that ends here: where a secret is bound to a host, or a rule looks into it, requests are read between two sessions, and placeholders in them
 //! become values. The same knowledge says what must not leave in what can be read anyway.
 
 use std::fmt;
@@ -23,10 +23,13 @@ use crate::names::Target;
 use crate::relay::{Meter, Way};
 use crate::stream::Asked;
 
+/// What a client that offers no HTTP/1.1 is told.
+const HTTP2_ALONE: &str = "HTTP/2 alone, where TLS is looked into";
+
 /// What this process knows of secrets.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// Absent where no secret is bound to a host.
+    /// Absent where no secret is bound to a host and no rule looked into one when the sandbox was made.
     speaks: Option<(Authority, Outside)>,
     swap: Current,
 }
@@ -190,6 +193,7 @@ impl Judge for Clerk<'_> {
             Trouble::Encoded(what) => Refusal::new(Why::Encoded, what),
             Trouble::Unverified(what) => Refusal::new(Why::Certificate, what),
             Trouble::NotHttp1 => Refusal::new(Why::Http2, ""),
+            Trouble::OtherProtocol => Refusal::new(Why::Protocol, HTTP2_ALONE),
             Trouble::Distrusted(what) => Refusal::new(Why::Distrusted, what),
             Trouble::Broken(kind) => Refusal::broken((*kind).into()),
         };

@@ -75,12 +75,17 @@ fn covers(host: &Host, target: &Target) -> bool {
 impl Grant {
     /// Any bytes may pass, if they are neither TLS nor HTTP.
     pub(crate) fn is_raw(&self) -> bool {
-        self.rules.iter().any(|rule| rule.raw && is_open(rule))
+        !self.inspects() && self.rules.iter().any(|rule| rule.raw && is_open(rule))
     }
 
-    /// What is inside TLS may be anything: some rule asks for no method and no path.
+    /// What is inside TLS may be anything: some rule asks for no method and no path, and none wants to look.
     pub(crate) fn allows_tls(&self) -> bool {
-        self.rules.iter().any(is_open)
+        !self.inspects() && self.rules.iter().any(is_open)
+    }
+
+    /// TLS is ended here: one rule that wants that goes before all that do not.
+    pub(crate) fn inspects(&self) -> bool {
+        self.rules.iter().any(|rule| rule.inspect)
     }
 
     pub(crate) fn ranges(&self) -> Vec<Range> {
@@ -194,6 +199,18 @@ mod tests {
         assert_eq!(policy.grant(&target("a.example"), 22).unwrap_err(), Why::Port);
         assert_eq!(policy.grant(&target("c.example"), 443).unwrap_err(), Why::Name);
         assert_eq!(policy.grant(&target("1.2.3.4"), 443).unwrap_err(), Why::Name);
+    }
+
+    #[test]
+    fn one_rule_that_looks_inside_goes_before_those_that_do_not() {
+        let open = Rule { raw: true, ..rule(&[exact("a.example"), exact("b.example")], &[443]) };
+        let inspected = Rule { inspect: true, ..rule(&[exact("a.example")], &[443, 8443]) };
+        let policy = policy(vec![open, inspected]);
+        let grant = |name: &str| policy.grant(&target(name), 443).unwrap();
+        let (looked, passed) = (grant("a.example"), grant("b.example"));
+        assert!(looked.inspects() && !looked.is_raw() && !looked.allows_tls());
+        assert!(!passed.inspects() && passed.is_raw() && passed.allows_tls());
+        assert_eq!(looked.allows_request("PUT", "/x"), Ok(()));
     }
 
     #[test]

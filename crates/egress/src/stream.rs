@@ -53,7 +53,7 @@ pub(crate) async fn carry(
     let mut early = Vec::new();
     if !grant.is_raw() {
         let spoken = listen(client, &mut early, &grant).await?;
-        let spoken = ended_or(shared, asked, spoken);
+        let spoken = ended_or(shared, asked, &grant, spoken);
         check(shared, client, asked, &grant, spoken, &mut early).await?;
         let server = dial(shared, client, asked, &grant, server, spoken).await?;
         return pass(shared, client, &server, asked, &grant, spoken, early).await;
@@ -75,15 +75,17 @@ pub(crate) async fn carry(
             return Err(Refusal::new(Why::Tightened, ""));
         }
     };
-    let spoken = ended_or(shared, asked, spoken);
+    let spoken = ended_or(shared, asked, &grant, spoken);
     check(shared, client, asked, &grant, spoken, &mut early).await?;
     pass(shared, client, &server, asked, &grant, spoken, early).await
 }
 
-/// TLS that we end, where a secret is to be put in.
-fn ended_or(shared: &Shared, asked: &Asked, spoken: Spoken) -> Spoken {
+/// TLS that we end, where a secret is to be put in or the policy wants to look.
+fn ended_or(shared: &Shared, asked: &Asked, grant: &Grant, spoken: Spoken) -> Spoken {
     match (&asked.target, spoken) {
-        (Target::Name(name), Spoken::Tls) if shared.ended.concerns(name) => Spoken::Ended,
+        (Target::Name(name), Spoken::Tls) if grant.inspects() || shared.ended.concerns(name) => {
+            Spoken::Ended
+        }
         _ => spoken,
     }
 }

@@ -109,6 +109,10 @@ pub struct Rule {
     pub path_prefixes: Vec<String>,
     /// Ranges that are not public which these names may resolve to.
     pub addresses: Vec<Range>,
+    /// TLS to these hosts is ended and looked into. Not written where it is not so: keepers that were started before there
+    /// was such a thing read the rest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inspect: bool,
 }
 
 /// A host as a policy names it. Names are lower-case, with no dot at the end.

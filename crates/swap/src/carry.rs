@@ -52,6 +52,8 @@ pub enum Trouble {
     Unverified(String),
     /// The real host speaks no HTTP/1.1: HTTP/2 only, or something else.
     NotHttp1,
+    /// The program speaks no HTTP/1.1: HTTP/2 only, or something else.
+    OtherProtocol,
     /// The program does not believe us, or speaks no TLS: exempt the host if it pins certificates.
     Distrusted(String),
     Broken(io::ErrorKind),
@@ -141,6 +143,10 @@ async fn accepted<C: AsyncRead + AsyncWrite + Unpin>(
     let accepted = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(client)).await;
     let accepted = accepted.map_err(|_| Trouble::Broken(io::ErrorKind::TimedOut))?;
     accepted.map_err(|error| {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+        if let Some(TlsError::NoApplicationProtocol) = tls {
+            return Trouble::OtherProtocol;
+        }
         if error.kind() == io::ErrorKind::InvalidData {
             return Trouble::Distrusted(error.to_string());
         }
@@ -216,6 +222,7 @@ async fn say_no<C: AsyncRead + AsyncWrite + Unpin>(
         | Trouble::Host(_)
         | Trouble::Framing(_)
         | Trouble::Refused(_)
+        | Trouble::OtherProtocol
         | Trouble::Distrusted(_) => "403 Forbidden",
     };
     let length = words.len() + 1;

@@ -98,24 +98,20 @@ impl Head {
         let asks = asks(method, path, named).ok_or(Trouble::Framing("too many methods"))?;
         let target = swapped_target(target, host, swap)?;
         let mut out = Vec::new();
+        let is_sent = swap.is_sent_to(host);
         for (name, value) in &headers {
-            // What comes back compressed could not be looked at.
-            let drops = [
-                "accept-encoding",
-                "content-length",
-                "expect",
-                "transfer-encoding",
-                "te",
-                "trailer",
-            ];
-            if drops.iter().any(|drop| is(name, drop)) {
+            let drops = ["content-length", "expect", "transfer-encoding", "te", "trailer"];
+            if drops.iter().any(|drop| is(name, drop)) || is_sent && is(name, "accept-encoding") {
                 continue;
             }
             let value = swapped_value(name, value, host, swap)?;
             swap.check(name.as_bytes()).map_err(Trouble::Stray)?;
             out.push(format!("{name}: {value}"));
         }
-        out.push("Accept-Encoding: identity".to_owned());
+        if is_sent {
+            // What comes back compressed could not be looked at.
+            out.push("Accept-Encoding: identity".to_owned());
+        }
         let waits =
             headers.iter().any(|(name, value)| is(name, "expect") && is(value, "100-continue"));
         let method = method.to_owned();

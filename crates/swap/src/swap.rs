@@ -150,6 +150,11 @@ impl Swap {
             && !self.bindings.iter().any(|one| one.exempts(host))
     }
 
+    /// Whether a value may be sent to this host, and so come back from it.
+    pub(crate) fn is_sent_to(&self, host: &str) -> bool {
+        self.bindings.iter().any(|one| one.is_for(host))
+    }
+
     pub fn bindings(&self) -> &[Binding] {
         &self.bindings
     }

@@ -5,8 +5,8 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 /// Variables that name a file of certificates: OpenSSL and Python's ssl, requests and what uses certifi, curl, node, git, pip,
-/// the tools of cloud vendors, cargo, deno.
-pub const VARIABLES: [&str; 10] = [
+/// the tools of cloud vendors, cargo, deno, npm (which has a setting of its own that goes before node's).
+pub const VARIABLES: [&str; 11] = [
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -17,6 +17,7 @@ pub const VARIABLES: [&str; 10] = [
     "CARGO_HTTP_CAINFO",
     "DENO_CERT",
     "NIX_SSL_CERT_FILE",
+    "npm_config_cafile",
 ];
 
 /// The host's bundle with the authority behind it: hosts that are not looked into show certificates of their own.

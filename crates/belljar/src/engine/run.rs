@@ -227,7 +227,8 @@ impl Run<'_> {
             let decoys = self.spec.canaries.iter().map(|one| one.0.clone()).collect();
             let ca_file = self.engine.config.network.ca_file.as_deref();
             let known = BTreeMap::new();
-            let sealing = Sealing::new(&self.spec.secrets, &given, decoys, &known, ca_file)?;
+            let (rules, secrets) = (&self.spec.egress, &self.spec.secrets);
+            let sealing = Sealing::new(rules, secrets, &given, decoys, &known, ca_file)?;
             self.spec.sealing = sealing.map(Arc::new);
         }
         if let Some(sink) = self.event_sink.take() {

@@ -1,6 +1,7 @@
 //! What a sandbox may reach: changed while it lives, and told.
 
 use super::Sandboxes;
+use crate::egress::inspected;
 use crate::events::egress_event;
 use crate::model::egress::EgressEntry;
 use crate::model::error::Error;
@@ -39,10 +40,14 @@ impl Sandboxes {
         let secrets =
             secrets.filter(|one| one.mode() == SecretMode::Placeholder).cloned().collect();
         let Some(lines) = slot.lines().await? else {
-            return Ok(NetworkInfo { egress, secrets, ..NetworkInfo::default() });
+            // What its sets are by now is what it will be started with.
+            let rules = self.spec(&record.request).map(|spec| spec.egress).unwrap_or_default();
+            let inspected = inspected(&rules);
+            return Ok(NetworkInfo { egress, secrets, inspected, ..NetworkInfo::default() });
         };
         let state = lines.living.network().await?;
         let refused = state.refused.iter().map(egress_event).collect();
-        Ok(NetworkInfo { egress, reached: state.reached, refused, secrets })
+        let inspected = inspected(&state.rules);
+        Ok(NetworkInfo { egress, reached: state.reached, refused, secrets, inspected })
     }
 }

@@ -37,7 +37,8 @@ pub struct EgressRule {
     /// 80 and 443 if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<u16>,
-    /// HTTP methods, in capitals; all if empty. With one, TLS does not pass: what is asked inside cannot be seen.
+    /// HTTP methods, in capitals; all if empty. With one, TLS does not pass unless it is looked into (`inspect`): what is
+    /// asked inside cannot be seen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
     /// What paths begin with, on the border of a segment; any if empty. As above.
@@ -49,6 +50,9 @@ pub struct EgressRule {
     /// Ranges that are not public, such as `10.0.0.0/8`, which these names may lead to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
+    /// Whether TLS to these hosts is ended on the way, so that all of this and the host's name hold inside, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub inspect: bool,
 }
 
 /// What may be spoken with a host.
@@ -204,11 +208,18 @@ fn checked(rule: &EgressRule) -> Result<Vec<Rule>, SpecError> {
         methods: rule.methods.clone(),
         path_prefixes: rule.path_prefixes.clone(),
         addresses,
+        inspect: rule.inspect,
     };
-    let of_requests = !rule.methods.is_empty() || !rule.path_prefixes.is_empty();
+    if let Some(address) = whole.hosts.iter().find(|one| matches!(one, Host::Address(_)))
+        && rule.inspect
+    {
+        let reason = format!("has {address} with inspect: TLS is ended for hosts by name alone");
+        return Err(wrong(reason));
+    }
+    let of_requests = rule.inspect || !rule.methods.is_empty() || !rule.path_prefixes.is_empty();
     match rule.protocol {
         Some(Protocol::Tcp) if of_requests => Err(wrong(
-            "has methods or path_prefixes with protocol tcp: only HTTP has them, use web"
+            "has methods, path_prefixes or inspect with protocol tcp: only HTTP has them, use web"
                 .to_owned(),
         )),
         Some(protocol) => Ok(vec![Rule { raw: protocol == Protocol::Tcp, ..whole }]),
@@ -414,10 +425,42 @@ mod tests {
                 },
                 "use web",
             ),
+            (
+                EgressRule {
+                    hosts: vec!["a.example".into()],
+                    protocol: Some(Protocol::Tcp),
+                    inspect: true,
+                    ..EgressRule::default()
+                },
+                "use web",
+            ),
+            (
+                EgressRule {
+                    hosts: vec!["192.0.2.7".into()],
+                    inspect: true,
+                    ..EgressRule::default()
+                },
+                "by name alone",
+            ),
         ] {
             let error = resolve(&[EgressEntry::Rule(rule)]).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn what_is_looked_into_is_the_web_at_every_port() {
+        let rule = EgressRule {
+            hosts: vec!["a.example".into()],
+            ports: vec![443, 8443],
+            inspect: true,
+            ..EgressRule::default()
+        };
+        let found = resolve(&[EgressEntry::Rule(rule)]).unwrap();
+        assert_eq!(found.len(), 1);
+        assert!(found[0].inspect && !found[0].raw && found[0].ports == [443, 8443]);
+        let plain = serde_json::to_string(&rules(&["a.example"])).unwrap();
+        assert!(!plain.contains("inspect"), "older keepers do not know it: {plain}");
     }
 
     #[test]

@@ -151,6 +151,9 @@ pub struct NetworkInfo {
     /// Secrets that are put in on the way out, each with its hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretRequest>,
+    /// Hosts whose TLS is ended on the way and looked into, because a rule says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inspected: Vec<String>,
 }
 
 /// What may be reached from now on.

@@ -117,7 +117,7 @@ pub(crate) fn egress_refused(why: Why, host: &str, port: u16, detail: &str) -> S
         Why::Placeholder => format!("the placeholder of {detail} on its way to {at}"),
         Why::Canary => format!("a decoy on its way to {at}"),
         Why::Certificate => format!("{at} is not who it should be: {detail}"),
-        Why::Http2 => format!("{at} speaks no HTTP/1.1, which a secret could be put into"),
+        Why::Http2 => format!("{at} speaks no HTTP/1.1, which is all that is looked into"),
         Why::Encoded => format!("an answer of {at} that cannot be looked into: {detail}"),
         Why::Distrusted => {
             format!("a program does not believe the sandbox's own authority for {at}: {detail}")
@@ -139,6 +139,12 @@ pub(crate) fn egress_fix(why: Why, host: &str, port: u16, detail: &str) -> Strin
         ),
         Why::Unreachable => "nothing of ours: it does not answer".to_owned(),
         Why::Sni | Why::Host => format!("--egress {detail}, and a connection of its own to it"),
+        Why::Protocol if detail.starts_with("TLS, inside which") => {
+            "\"inspect\": true in that rule: TLS to the host is ended on the way, and they are seen".to_owned()
+        }
+        Why::Protocol if detail.starts_with("HTTP/2 alone") => {
+            "a client that speaks HTTP/1.1, too, or a rule without inspect and no secret for the host".to_owned()
+        }
         Why::Protocol => format!(
             "a rule with \"hosts\": [\"{host}\"], \"ports\": [{port}], \"protocol\": \"tcp\", if that is meant"
         ),
@@ -157,7 +163,9 @@ pub(crate) fn egress_fix(why: Why, host: &str, port: u16, detail: &str) -> Strin
             "ca_file in [network] of belljar.toml, if its authority is private".to_owned()
         }
         Why::Http2 | Why::Encoded | Why::Distrusted => {
-            format!("exempt {host} in the secret (as !{host}): then TLS to it is not ended")
+            format!(
+                "exempt {host} in the secret (as !{host}), and have no rule with inspect for it: then TLS to it is not ended"
+            )
         }
         Why::Crashed => "nothing: please report it".to_owned(),
     }

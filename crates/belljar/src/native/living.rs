@@ -293,6 +293,11 @@ impl Living {
 
     /// From now on this may be reached, and nothing else: what is open is cut where it no longer may be.
     pub(crate) async fn set_egress(&self, plan: &EgressPlan) -> Result<(), Error> {
+        if plan.rules.iter().any(|rule| rule.inspect) && !self.raised.ends_tls {
+            let reason = "has a rule with inspect, and the sandbox was started without one: its programs do not believe \
+                          who would end their TLS. Stop it, change it, and start it again";
+            return Err(SpecError::new("egress", reason).into());
+        }
         let memory = begin::memory(plan)?;
         let answer = self.line.ask(Ask::Egress, &[], Some(&memory)).await?.0;
         if matches!(answer, Answer::Done) { Ok(()) } else { Err(unexpected(answer)) }

@@ -1,10 +1,11 @@
 //! Secrets that never enter a sandbox: what stands for them inside, what the egress process is told, and whom programs
-//! inside believe.
+//! inside believe. Rules that look into TLS need the last, too.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use belljar_jail::egress::Rule;
 use belljar_jail::wire;
 use belljar_swap::{Authority, Binding, Sealed, VARIABLES, bundle, java_store, placeholder};
 
@@ -40,9 +41,10 @@ pub struct Sealing {
 }
 
 impl Sealing {
-    /// `None` where nothing is to be replaced and nothing watched for. Tokens that are `known` stay: they may stand in
+    /// `None` where nothing is to be replaced, watched for or looked into. Tokens that are `known` stay: they may stand in
     /// files of the sandbox.
     pub(crate) fn new(
+        rules: &[Rule],
         requests: &[SecretRequest],
         given: &[Given],
         decoys: Vec<String>,
@@ -58,12 +60,13 @@ impl Sealing {
             };
             tokens.insert(one.variable.clone(), token);
         }
-        if tokens.is_empty() && decoys.is_empty() {
+        let ends_tls = !tokens.is_empty() || rules.iter().any(|rule| rule.inspect);
+        if !ends_tls && decoys.is_empty() {
             return Ok(None);
         }
         let mut sealed = Sealed { decoys, ..Sealed::default() };
         let mut files = Vec::new();
-        if !tokens.is_empty() {
+        if ends_tls {
             let authority = Authority::new();
             let authority = authority.map_err(|why| wrong(format!("need an authority: {why}")))?;
             sealed.roots = roots(ca_file)?;
@@ -84,12 +87,17 @@ impl Sealing {
         Ok(Some(Self { tokens, files, sealed }))
     }
 
+    /// Whether TLS can be ended for it: its programs believe who speaks then.
+    pub(crate) fn ends_tls(&self) -> bool {
+        self.sealed.authority.is_some()
+    }
+
     /// Variables by which programs find the certificates. What a request sets itself goes before.
     pub(crate) fn variables(&self) -> impl Iterator<Item = (String, String)> {
         let java = format!("-Djavax.net.ssl.trustStore={JAVA}");
         let all = VARIABLES.into_iter().map(|name| (name.to_owned(), BUNDLE.to_owned()));
         let all = all.chain([("JAVA_TOOL_OPTIONS".to_owned(), java)]);
-        all.filter(|_| !self.files.is_empty())
+        all.filter(|_| self.ends_tls())
     }
 
     /// In the form in which it travels.
@@ -148,8 +156,8 @@ fn roots(ca_file: Option<&Path>) -> Result<String, SpecError> {
     if all.contains(CERTIFICATE) {
         return Ok(all);
     }
-    let reason = "need authorities to verify hosts by, and none is known here: install ca-certificates, or name a \
-                  ca_file in [network] of belljar.toml";
+    let reason = "with hosts, and rules with inspect, need authorities to verify hosts by, and none is known here: \
+                  install ca-certificates, or name a ca_file in [network] of belljar.toml";
     Err(SpecError::new("secrets", reason))
 }
 
@@ -188,7 +196,7 @@ mod tests {
             given("B", SecretMode::Env, "value-of-b"),
         ];
         let none = BTreeMap::new();
-        let seal = |known: &_| Sealing::new(&requests, &values, Vec::new(), known, None);
+        let seal = |known: &_| Sealing::new(&[], &requests, &values, Vec::new(), known, None);
         let sealing = seal(&none).unwrap().unwrap();
         assert_eq!(sealing.tokens.keys().collect::<Vec<_>>(), ["A"]);
         assert_eq!(sealing.sealed.bindings.len(), 1);
@@ -200,10 +208,24 @@ mod tests {
         let shown = format!("{sealing:?}");
         assert!(!shown.contains("value-of"), "{shown}");
         assert_eq!(sealing.variables().count(), VARIABLES.len() + 1);
-        let only_env = Sealing::new(&requests[1..], &values[1..], Vec::new(), &none, None).unwrap();
-        assert_eq!(only_env, None);
-        let decoy = Sealing::new(&[], &[], vec!["decoy".into()], &none, None).unwrap().unwrap();
+        let only_env = Sealing::new(&[], &requests[1..], &values[1..], Vec::new(), &none, None);
+        assert_eq!(only_env.unwrap(), None);
+        let decoys = vec!["decoy".into()];
+        let decoy = Sealing::new(&[], &[], &[], decoys, &none, None).unwrap().unwrap();
         assert!(decoy.files.is_empty() && decoy.variables().count() == 0);
+    }
+
+    #[test]
+    fn a_rule_that_looks_inside_needs_an_authority_and_no_secret() {
+        let none = BTreeMap::new();
+        let seal = |inspect| {
+            let rule = Rule { inspect, ..Rule::default() };
+            Sealing::new(&[rule], &[], &[], Vec::new(), &none, None).unwrap()
+        };
+        assert_eq!(seal(false), None);
+        let sealing = seal(true).unwrap();
+        assert!(sealing.ends_tls() && sealing.tokens.is_empty());
+        assert_eq!((sealing.files.len(), sealing.variables().count()), (2, VARIABLES.len() + 1));
     }
 
     #[test]
@@ -217,8 +239,9 @@ mod tests {
         };
         let values: Vec<Given> = names.iter().map(long).collect();
         let none = BTreeMap::new();
-        assert!(Sealing::new(&requests[..2], &values[..2], Vec::new(), &none, None).is_ok());
-        let error = Sealing::new(&requests, &values, Vec::new(), &none, None).unwrap_err();
+        let few = Sealing::new(&[], &requests[..2], &values[..2], Vec::new(), &none, None);
+        assert!(few.is_ok());
+        let error = Sealing::new(&[], &requests, &values, Vec::new(), &none, None).unwrap_err();
         assert!(error.reason.contains("bind fewer"), "{error}");
     }
 

@@ -1,5 +1,6 @@
 //! `belljar net explain`: what a sandbox, or a run, may reach, what it reached, and what it tried.
 
+use belljar::egress::inspected;
 use belljar::sandbox::NetworkInfo;
 use belljar::{EgressEntry, Event, SecretMode, SecretRequest};
 
@@ -34,7 +35,10 @@ async fn explain(args: &NetExplain) -> Result<NetworkInfo, Failure> {
             secrets.and_then(|secrets| serde_json::from_value(secrets).ok());
         let is_put_in = |one: &SecretRequest| one.mode() == SecretMode::Placeholder;
         let secrets = secrets.into_iter().flatten().filter(is_put_in).collect();
-        return Ok(NetworkInfo { egress, reached: outcome.reached, refused, secrets });
+        let rules = run.start.as_ref().map(|start| start["spec"]["egress"].clone());
+        let rules = rules.and_then(|rules| serde_json::from_value::<Vec<_>>(rules).ok());
+        let inspected = inspected(&rules.unwrap_or_default());
+        return Ok(NetworkInfo { egress, reached: outcome.reached, refused, secrets, inspected });
     }
     super::sandbox::network(args).await
 }
@@ -49,6 +53,10 @@ fn text(name: &str, info: &NetworkInfo) -> String {
         EgressEntry::Text(text) => format!("  {text}"),
         EgressEntry::Rule(rule) => format!("  {}", render::compact(rule).unwrap_or_default()),
     }));
+    if !info.inspected.is_empty() {
+        lines.push("is looked into, inside TLS that is ended on the way, at".to_owned());
+    }
+    lines.extend(info.inspected.iter().map(|host| format!("  {host}")));
     if !info.secrets.is_empty() {
         lines.push("has placeholders, which become secrets on their way to".to_owned());
     }

@@ -71,6 +71,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin, S: AsyncRead + AsyncWrite + Unpin> Answe
             let answer = Answer::read(&bytes.rest()[..end], to_head)?;
             bytes.consume(end);
             hidden.refresh(self.current, self.host);
+            answer.check_coding(&hidden.patterns)?;
             if answer.is_interim() {
                 interim += 1;
                 if interim > MAX_INTERIM {

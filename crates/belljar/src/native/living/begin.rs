@@ -125,17 +125,19 @@ pub async fn raise(engine: &Engine, mut raise: Raise) -> Result<Living, Error> {
     Living::connect(&raise.directory).await?.ok_or(lost)
 }
 
-/// Finds out what stands for its secrets, and who speaks for their hosts. What stood for them before stays: it may stand
-/// in files that programs have written.
+/// Finds out what stands for its secrets, and who speaks for hosts that are looked into. What stood for them before stays: it
+/// may stand in files that programs have written.
 async fn seal(engine: &Engine, raise: &mut Raise) -> Result<(), Error> {
-    if !raise.spec.secrets.iter().any(|one| one.mode() == SecretMode::Placeholder) {
+    let sealed = raise.spec.secrets.iter().any(|one| one.mode() == SecretMode::Placeholder);
+    if !sealed && !raise.spec.egress.iter().any(|rule| rule.inspect) {
         return Ok(());
     }
     let given = engine.secrets(&raise.spec.secrets).await?;
     let known = kept::raised(&raise.directory).map(|(before, _)| before.tokens());
     let known = known.unwrap_or_default();
     let ca_file = engine.network().ca_file.as_deref();
-    let sealing = Sealing::new(&raise.spec.secrets, &given, Vec::new(), &known, ca_file)?;
+    let (rules, secrets) = (&raise.spec.egress, &raise.spec.secrets);
+    let sealing = Sealing::new(rules, secrets, &given, Vec::new(), &known, ca_file)?;
     raise.spec.sealing = sealing.map(Arc::new);
     Ok(())
 }
@@ -306,6 +308,7 @@ fn write_down(engine: &Engine, raise: &Raise, planned: &Planned) -> Result<(), E
         deny_syscalls: raise.spec.deny_syscalls.clone(),
         refuse_unix_sockets: raise.workspace.is_some(),
         egress: raise.spec.egress.clone(),
+        ends_tls: raise.spec.sealing.as_ref().is_some_and(|one| one.ends_tls()),
         missing: planned.missing.clone(),
         spec_digest: raise.spec.digest(),
         versions: Versions {

@@ -51,6 +51,9 @@ pub(super) struct Raised {
     pub refuse_unix_sockets: bool,
     #[serde(default)]
     pub egress: Vec<Rule>,
+    /// Its programs believe an authority of its own.
+    #[serde(default)]
+    pub ends_tls: bool,
     pub missing: Vec<Missing>,
     pub spec_digest: String,
     pub versions: Versions,

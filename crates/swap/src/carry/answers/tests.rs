@@ -227,10 +227,9 @@ async fn a_value_that_changes_half_way_is_hidden_old_and_new() {
 /// A record comes when it has ended, without a byte of the next; what stands at its end is shown whatever it is.
 #[tokio::test]
 async fn a_record_of_a_stream_comes_whole_before_the_next() {
-    for (kind, begin, end) in [
-        ("text/event-stream", "data: ", "\n\n"),
-        ("application/x-ndjson", "{\"a\": \"", "\"}\r\n"),
-    ] {
+    for (kind, begin, end) in
+        [("text/event-stream", "data: ", "\n\n"), ("application/x-ndjson", "{\"a\": \"", "\"}\r\n")]
+    {
         let mut talk = Talk::new(&[GET]).await;
         let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n");
         talk.say(&format!("{head}\r\n")).await;
