@@ -7,6 +7,8 @@
 
 #[path = "secrets/answers.rs"]
 mod answers;
+#[path = "secrets/decoys.rs"]
+mod decoys;
 #[path = "secrets/ended.rs"]
 mod ended;
 #[path = "secrets/hall.rs"]

@@ -76,8 +76,12 @@ fn each_event_of_a_stream_arrives_before_the_next_is_sent() {
     let code = format!("import sys\nsys.argv = ['', '{port}']\n{CLIENT}");
     let told = hall.run("key@a.test", &code);
     for kind in ["sse", "json"] {
-        let lines: String =
-            told.stdout.lines().filter(|one| one.starts_with(kind)).map(|one| format!("{one}\n")).collect();
+        let lines: String = told
+            .stdout
+            .lines()
+            .filter(|one| one.starts_with(kind))
+            .map(|one| format!("{one}\n"))
+            .collect();
         assert_eq!((count(&lines, "number"), count(&lines, "not heard")), (5, 0), "{told:#?}");
         assert_eq!(count(&lines, "[secret]"), 5, "{told:#?}");
     }

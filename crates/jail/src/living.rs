@@ -10,6 +10,7 @@ mod group;
 mod house;
 mod inside;
 pub mod log;
+mod lookout;
 mod program;
 mod records;
 mod root;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::egress::Told;
 use crate::layer::Check;
 use crate::plan::{Fault, FaultKind};
-use crate::tried::{Counted, Touched, Tried};
+use crate::tried::{Counted, Spilled, Touched, Tried};
 
 /// One set-up action, by name. A `u8`, so that a child can tell its fate without allocating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -313,6 +313,8 @@ pub enum Message {
     Touched(Touched),
     /// What its way out has to tell.
     Egress(Told),
+    /// It said a value that nobody needs.
+    Spilled(Spilled),
     /// How often, just before the end.
     Counted(Counted),
     /// The program ended; init has been reaped.

@@ -76,6 +76,18 @@ pub struct Touched {
     pub name: String,
 }
 
+/// A decoy in what a program said: told when it is first seen, and again with how often it was when all is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spilled {
+    pub time_ms: u64,
+    /// Its place among the decoys.
+    pub decoy: usize,
+    /// The place of the stream: standard output, standard error.
+    pub stream: usize,
+    pub count: u64,
+}
+
 /// How often, when all is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

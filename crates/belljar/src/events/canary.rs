@@ -1,11 +1,12 @@
 //! Canaries: values that no honest program prints. One that comes out has been read, and carried off as
 //! far as it could be.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use belljar_jail::redact::{Patterns, Scanner};
+use belljar_jail::tried::Spilled;
 
-use super::{EventSink, pattern};
+use super::{EventSink, Tally, pattern};
 use crate::model::event::{Event, Severity};
 use crate::model::outcome::Stream;
 use crate::model::wording;
@@ -40,8 +41,7 @@ impl Canaries {
             known.count += 1;
             return;
         }
-        let event = pattern(SystemTime::now(), detail, "canary", None);
-        let event = Event { severity: Severity::Critical, ..event };
+        let event = event(SystemTime::now(), detail);
         if let Some(sink) = &self.sink {
             sink(&event);
         }
@@ -50,6 +50,26 @@ impl Canaries {
 
     pub(crate) fn finish(self) -> Vec<Event> {
         self.events
+    }
+}
+
+fn event(time: SystemTime, detail: String) -> Event {
+    Event { severity: Severity::Critical, ..pattern(time, detail, "canary", None) }
+}
+
+impl Tally {
+    /// Takes that a keeper saw one in what an exec said; the same again says how often.
+    pub(crate) fn spill(&mut self, spilled: &Spilled) {
+        let stream = if spilled.stream == 0 { Stream::Stdout } else { Stream::Stderr };
+        let detail = wording::canary(spilled.decoy + 1, stream);
+        let same = |known: &&mut Event| known.rule == "pattern/canary" && known.detail == detail;
+        if let Some(known) = self.events.iter_mut().find(same) {
+            known.count = known.count.max(spilled.count);
+            return;
+        }
+        let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(spilled.time_ms));
+        let time = time.unwrap_or(SystemTime::UNIX_EPOCH);
+        self.tell(Event { count: spilled.count, ..event(time, detail) });
     }
 }
 

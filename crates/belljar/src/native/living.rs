@@ -151,7 +151,10 @@ impl Living {
 
     /// The values of its secrets, as they are now; from now on they are hidden in all that its programs say.
     pub(crate) async fn secrets(&self) -> Result<Vec<Given>, Error> {
-        let given = crate::engine::given(&self.places, &self.raised.secrets).await?;
+        // Decoys were made up when it was raised, and are what they are.
+        let asked = self.raised.secrets.iter().filter(|one| one.mode() != SecretMode::Canary);
+        let asked: Vec<SecretRequest> = asked.cloned().collect();
+        let given = crate::engine::given(&self.places, &asked).await?;
         if !given.is_empty() {
             let memory = begin::memory(&begin::hidden(&given))?;
             let (answer, _) = self.line.ask(Ask::Hide, &[], Some(&memory)).await?;
@@ -160,7 +163,7 @@ impl Living {
             }
         }
         if given.iter().any(|one| one.mode == SecretMode::Placeholder) {
-            let newer = renewal(&self.raised.secrets, &given, &self.raised.tokens())?;
+            let newer = renewal(&asked, &given, &self.raised.tokens())?;
             let answer = self.line.ask(Ask::Renew, &[], Some(&newer)).await?.0;
             if !matches!(answer, Answer::Done) {
                 return Err(unexpected(answer));

@@ -318,6 +318,7 @@ pub(super) async fn follow(
                     }
                     Some((Message::Tried(one), _)) => tally.take(&one),
                     Some((Message::Touched(one), _)) => tally.touch(&one),
+                    Some((Message::Spilled(one), _)) => tally.spill(&one),
                     Some((Message::Egress(told), _)) => tally.hear_egress(&told),
                     Some((Message::Counted(some), _)) => tally.count(&some),
                     Some((Message::Ended(report), fds)) => {

@@ -9,6 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::group::Cell;
 use super::inside::borrowed;
 use super::log::{Log, STREAMS};
+use super::lookout::Lookout;
 use super::streams::{Input, Streams};
 use super::talk::{Order, Over, Reach};
 use super::{program, shepherd};
@@ -60,6 +61,7 @@ pub(crate) struct Exec {
     /// What may be the beginning of a secret, of each stream, and since when it is held back.
     redactors: [Redactor; 2],
     held_back: Option<Instant>,
+    pub lookout: Lookout,
     pub ear: Option<Ear>,
     pub shepherd: Option<(u32, OwnedFd)>,
     pub setup_deadline: Instant,
@@ -130,6 +132,7 @@ impl Exec {
             write_again: now,
             redactors: <_>::default(),
             held_back: None,
+            lookout: Lookout::default(),
             ear: None,
             shepherd: None,
             setup_deadline: now + SETUP_LIMIT,
@@ -258,6 +261,7 @@ impl Exec {
                 self.redactors[stream].finish(hidden, &mut last);
                 return self.write_down(stream, &last) || came;
             }
+            self.lookout.look(stream, &buffer[..read]);
             if hidden.is_empty() {
                 came |= self.write_down(stream, &buffer[..read]);
             } else {

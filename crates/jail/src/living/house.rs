@@ -5,6 +5,7 @@ mod network;
 mod tended;
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use belljar_sys::{Errno, Result, fd};
@@ -16,6 +17,7 @@ use super::disk::{self, Gauge};
 use super::exec::{Exec, Kind};
 use super::group::Cell;
 use super::inside::{ASK, END, NOBODY};
+use super::lookout::Lookout;
 use super::records::{self, Records};
 use super::talk::{Answer, ENDED, EndReason, LivingPlan, Order, SOCKET, SandboxEnd, VERIFIED};
 use crate::cgroup::Alarm;
@@ -50,6 +52,8 @@ pub(crate) struct House {
     pub(super) records: Records,
     /// What no output may show: every secret that any program in it was given.
     pub(super) hidden: Patterns,
+    /// What all output is looked through for.
+    decoys: Rc<Patterns>,
     pub(super) clients: Option<Clients>,
     outside: [u64; 7],
     /// What the ears tell, from us to us.
@@ -104,7 +108,7 @@ impl House {
         outside: [u64; 7],
         namespaces: Namespaces,
     ) -> Result<Self> {
-        let LivingPlan { mut plan, directory, idle_ms, expires_at_ms, .. } = living;
+        let LivingPlan { mut plan, directory, idle_ms, expires_at_ms, decoys, .. } = living;
         let network = Network::new(namespaces, init.number(), plan.egress.take());
         let Files::Root(root) = &plan.files else {
             return Err(Errno::INVAL);
@@ -118,6 +122,7 @@ impl House {
             held: Vec::new(),
             records: Records::open(&directory)?,
             hidden: Patterns::default(),
+            decoys: Rc::new(Patterns::new(decoys.iter().map(String::as_str))),
             plan,
             living: Clocks { idle, expires_at_ms, last_used: Instant::now(), frozen_at: None },
             network,
@@ -249,6 +254,7 @@ impl House {
         let mut exec =
             Exec::launch(self.next, kind, memory, &self.init.commands, &self.cell, &self.plan)?;
         exec.asked_by = asked_by;
+        exec.lookout = Lookout::new(Rc::clone(&self.decoys));
         self.execs.push(exec);
         Ok(self.next)
     }

@@ -49,6 +49,9 @@ pub struct LivingPlan {
     pub idle_ms: Option<u64>,
     /// Milliseconds since 1970.
     pub expires_at_ms: Option<u64>,
+    /// Values in its variables that no honest program says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decoys: Vec<String>,
 }
 
 /// One packet of a client.

@@ -29,7 +29,7 @@ use crate::model::limits::LimitsRequest;
 use crate::model::receipt::Versions;
 use crate::model::request::{RunRequest, Workspace};
 use crate::model::sandbox::{ExecRequest, SandboxRequest};
-use crate::model::secret::SecretMode;
+use crate::model::secret::{SecretMode, SecretRequest};
 use crate::model::spec::{Spec, WORKSPACE};
 use crate::native::cgroups::Places;
 use crate::native::identity::INSIDE;
@@ -52,10 +52,6 @@ pub(super) fn spec(request: &SandboxRequest) -> Result<Spec, SpecError> {
     }
     if request.image.as_deref().is_some_and(|image| image != "host") {
         return Err(SpecError::new("image", "must be host, the only one there is"));
-    }
-    if let Some(decoy) = request.secrets.iter().find(|one| one.mode() == SecretMode::Canary) {
-        let reason = format!("has {}, a canary, which only runs can have", decoy.name);
-        return Err(SpecError::new("secrets", reason));
     }
     let run = RunRequest {
         command: Some(vec![NOTHING.to_owned()]),
@@ -105,6 +101,7 @@ pub async fn raise(engine: &Engine, mut raise: Raise) -> Result<Living, Error> {
             let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
         }),
+        decoys: raise.spec.sealing.as_ref().map_or_else(Vec::new, |one| one.sealed.decoys.clone()),
     };
     let memory = memory(&living)?;
     let placed = open_placed(raise.spec.all_placed())?;
@@ -125,19 +122,25 @@ pub async fn raise(engine: &Engine, mut raise: Raise) -> Result<Living, Error> {
     Living::connect(&raise.directory).await?.ok_or(lost)
 }
 
-/// Finds out what stands for its secrets, and who speaks for hosts that are looked into. What stood for them before stays: it
-/// may stand in files that programs have written.
+/// Finds out what stands for its secrets, what its decoys are, and who speaks for hosts that are looked into. What there was
+/// before stays: it may stand in files that programs have written.
 async fn seal(engine: &Engine, raise: &mut Raise) -> Result<(), Error> {
-    let sealed = raise.spec.secrets.iter().any(|one| one.mode() == SecretMode::Placeholder);
-    if !sealed && !raise.spec.egress.iter().any(|rule| rule.inspect) {
+    let made_up = raise.spec.secrets.iter().any(|one| one.mode() != SecretMode::Env);
+    if !made_up && !raise.spec.egress.iter().any(|rule| rule.inspect) {
         return Ok(());
     }
     let given = engine.secrets(&raise.spec.secrets).await?;
     let known = kept::raised(&raise.directory).map(|(before, _)| before.tokens());
     let known = known.unwrap_or_default();
+    let mut decoys = Vec::new();
+    for one in given.iter().filter(|one| one.mode == SecretMode::Canary) {
+        let value = known.get(&one.variable).map_or(one.value.reveal(), String::as_str);
+        raise.spec.give(one.variable.clone(), value)?;
+        decoys.push(value.to_owned());
+    }
     let ca_file = engine.network().ca_file.as_deref();
     let (rules, secrets) = (&raise.spec.egress, &raise.spec.secrets);
-    let sealing = Sealing::new(rules, secrets, &given, Vec::new(), &known, ca_file)?;
+    let sealing = Sealing::new(rules, secrets, &given, decoys, &known, ca_file)?;
     raise.spec.sealing = sealing.map(Arc::new);
     Ok(())
 }
@@ -368,9 +371,9 @@ pub(super) fn order(
     let mut environment: std::collections::BTreeMap<_, _> =
         raised.environment.iter().cloned().collect();
     environment.extend(request.env.clone());
-    if let Some(one) = given.iter().find(|one| request.env.contains_key(&one.variable)) {
-        let reason = format!("has {}, which is a secret of the sandbox", one.variable);
-        return wrong("env", &reason);
+    let mut taken = raised.secrets.iter().map(SecretRequest::variable);
+    if let Some(variable) = taken.find(|name| request.env.contains_key(name)) {
+        return wrong("env", &format!("has {variable}, which is a secret of the sandbox"));
     }
     if request.terminal.is_some() {
         environment.entry("TERM".to_owned()).or_insert_with(|| "xterm-256color".to_owned());

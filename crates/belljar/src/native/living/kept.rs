@@ -60,10 +60,10 @@ pub(super) struct Raised {
 }
 
 impl Raised {
-    /// What stands for its secrets, by variable.
+    /// What stands for its secrets, and its decoys, by variable.
     pub(super) fn tokens(&self) -> BTreeMap<String, String> {
-        let placeholders = self.secrets.iter().filter(|one| one.mode() == SecretMode::Placeholder);
-        let names: Vec<String> = placeholders.map(SecretRequest::variable).collect();
+        let made_up = self.secrets.iter().filter(|one| one.mode() != SecretMode::Env);
+        let names: Vec<String> = made_up.map(SecretRequest::variable).collect();
         self.environment.iter().filter(|(name, _)| names.contains(name)).cloned().collect()
     }
 }
@@ -245,6 +245,7 @@ pub fn events(directory: &Path, exec: &str) -> io::Result<Vec<Event>> {
         match serde_json::from_slice(line)? {
             Message::Tried(one) => tally.take(&one),
             Message::Touched(one) => tally.touch(&one),
+            Message::Spilled(one) => tally.spill(&one),
             Message::Egress(told) => tally.hear_egress(&told),
             Message::Counted(some) => tally.count(&some),
             Message::Standing | Message::Started(_) | Message::Failed(_) | Message::Ended(_) => {}

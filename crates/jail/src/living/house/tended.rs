@@ -10,6 +10,7 @@ use super::House;
 use crate::layer::Check;
 use crate::living::exec::{Exec, Kind};
 use crate::living::inside::borrowed;
+use crate::living::lookout::Lookout;
 use crate::living::records;
 use crate::living::shepherd::{HERE, TERMINAL};
 use crate::living::talk::{Answer, EXEC_EVENTS, EndReason, RecordedEnd};
@@ -18,13 +19,15 @@ use crate::plan::{Files, Program};
 use crate::readback;
 use crate::redact::Patterns;
 use crate::report::{Cause, End, Ending, Failed, Message, Note, Ready, Step, Stopped};
-use crate::tried::Touched;
+use crate::tried::{Spilled, Touched};
 use crate::wire::MAX_MESSAGE_BYTES;
 
 /// Ended execs of which something lives on: so many are listened to.
 const MAX_LINGERING: usize = 64;
 /// What is kept of the refusals of one exec.
 const MAX_EVENT_BYTES: u64 = 1 << 20;
+/// So much more of the file is for decoys alone: whoever is refused often first must not hide one.
+const MAX_SPILLED_BYTES: u64 = 64 << 10;
 /// How long those who are asked to end have when time has run out for the whole sandbox.
 const GRACE: Duration = Duration::from_secs(5);
 const SIGKILL: i32 = 9;
@@ -189,6 +192,7 @@ impl House {
             came.then(|| (exec.id().map(ToOwned::to_owned), exec.reach()))
         });
         self.buffer = buffer;
+        self.tell_spilled(number, Lookout::news);
         if let (Some((Some(id), reach)), Some(clients)) = (told, &mut self.clients) {
             clients.tell(&id, reach);
         }
@@ -216,6 +220,17 @@ impl House {
                 let line = without_secrets(&bytes[..received.length], &self.hidden);
                 records::append_line(directory, EXEC_EVENTS, &line, MAX_EVENT_BYTES).ok();
             }
+        }
+    }
+
+    /// Writes down what is to be told of decoys that came out.
+    fn tell_spilled(&mut self, number: u64, what: fn(&mut Lookout) -> Vec<Spilled>) {
+        let Some(exec) = self.exec(number) else { return };
+        let spilled = what(&mut exec.lookout);
+        let Kind::Program { directory, .. } = &exec.kind else { return };
+        for line in spilled.into_iter().flat_map(|one| serde_json::to_vec(&Message::Spilled(one))) {
+            let most = MAX_EVENT_BYTES + MAX_SPILLED_BYTES;
+            records::append_line(directory, EXEC_EVENTS, &line, most).ok();
         }
     }
 
@@ -253,6 +268,8 @@ impl House {
         if exec.released.is_none() {
             return self.forget(place);
         }
+        self.tell_spilled(number, Lookout::finish);
+        let exec = &mut self.execs[place];
         if let Some(ear) = &exec.ear {
             ear.finish(&self.told.0);
             self.write_events(number);
