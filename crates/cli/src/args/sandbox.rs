@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{Confine, LimitArgs, milliseconds};
 
-const STATES: [&str; 5] = ["created", "running", "paused", "stopped", "failed"];
+const STATES: [&str; 6] = ["created", "running", "paused", "stopped", "failed", "removing"];
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -142,6 +142,10 @@ pub(crate) struct Create {
     /// Lower-case letters, digits and -; made up when left out
     pub name: Option<String>,
 
+    /// What its files begin with: host is the one of this version
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+
     /// Set a variable for everything that runs in it
     #[arg(long = "env", value_name = "K=V")]
     pub env: Vec<String>,
@@ -196,7 +200,7 @@ pub(crate) struct List {
     #[arg(long = "label", value_name = "K=V")]
     pub labels: Vec<String>,
 
-    /// Only those in this state: created, running, paused, stopped, failed
+    /// Only those in this state: created, running, paused, stopped, failed, removing
     #[arg(long, value_name = "STATE", value_parser = STATES)]
     pub in_state: Option<String>,
 }
@@ -211,6 +215,10 @@ pub(crate) struct How {
     /// Set a variable
     #[arg(long = "env", value_name = "K=V")]
     pub env: Vec<String>,
+
+    /// As whom it runs: sandbox is the one user there is inside
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
 
     /// Give it this file as standard input; - reads ours to its end first
     #[arg(long, value_name = "FILE")]

@@ -15,7 +15,7 @@ use belljar::sandbox::{
 use belljar::units::show_bytes;
 use belljar::{EgressEntry, SpecError};
 use hyper::Method;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::run::{limits, pairs};
 use crate::args::net::NetExplain;
@@ -107,6 +107,7 @@ async fn create(called: &Called, args: Create) -> Result<u8, Failure> {
     let workspace = workspace(args.workspace.as_deref(), args.volume)?;
     let request = SandboxRequest {
         name: args.name,
+        image: args.image,
         env: pairs("env", &args.env)?,
         secrets: super::secret::asked(&args.secrets)?,
         labels: pairs("label", &args.labels)?,
@@ -163,7 +164,7 @@ fn host_workspace(text: &str) -> Result<SandboxWorkspace, SpecError> {
     Ok(SandboxWorkspace { path: Some(path), volume: None, mode })
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct All {
     sandboxes: Vec<SandboxInfo>,
 }
@@ -176,7 +177,8 @@ async fn list(called: &Called, args: &List) -> Result<u8, Failure> {
         None => (None, &[][..]),
     };
     words.extend(first.map(|label| format!("label={}", escaped(label))));
-    let mut all: All = called.way.get(&format!("{ALL}?{}", words.join("&"))).await?;
+    let path = format!("{ALL}?{}", words.join("&"));
+    let mut all = All { sandboxes: called.way.all(&path, "sandboxes").await? };
     for (name, value) in pairs("label", others)? {
         all.sandboxes.retain(|one| one.labels.get(&name) == Some(&value));
     }

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
-use super::{Failure, cannot_reach, connect};
+use super::{Failure, cannot_reach, connect, escaped};
 
 /// An answer that is one document: a list, or an exec with what was kept of its output.
 const MAX_DOCUMENT_BYTES: usize = 64 << 20;
@@ -29,6 +29,9 @@ const MAX_DOCUMENT_BYTES: usize = 64 << 20;
 const MAX_LINE_BYTES: usize = 16 << 20;
 /// The longest that a command stays for what it has to clear away; a time limit ends what is left.
 const WINDING_UP: Duration = Duration::from_secs(10);
+/// Asked for of a list at once, and how often: no list of a sandbox is as long.
+const PART: usize = 1000;
+const MOST_PARTS: usize = 1000;
 /// Read of a file at once.
 const PIECE_BYTES: usize = 128 << 10;
 
@@ -110,6 +113,27 @@ impl Way {
     /// Asks for a document.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         read(self.send(Method::GET, path, wire::JSON, empty()).await?).await
+    }
+
+    /// Asks for a whole list, part by part: what the document has under `key`. The path has a question mark already.
+    pub(crate) async fn all<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        key: &str,
+    ) -> Result<Vec<T>, Failure> {
+        let (mut all, mut cursor) = (Vec::new(), String::new());
+        for _ in 0..MOST_PARTS {
+            let part = format!("{path}&limit={PART}{cursor}");
+            let mut document: serde_json::Value = self.get(&part).await?;
+            let items: Vec<T> =
+                serde_json::from_value(document[key].take()).map_err(|error| lost(error.into()))?;
+            all.extend(items);
+            match document["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={}", escaped(next)),
+                None => return Ok(all),
+            }
+        }
+        Err(lost(io::Error::other("the list has no end")))
     }
 
     /// Says something, and is answered with a document.

@@ -52,7 +52,7 @@ fn request(how: &How, cmd: Vec<String>) -> Result<ExecRequest, SpecError> {
         cmd,
         cwd: how.cwd.clone(),
         env: pairs("env", &how.env)?,
-        user: None,
+        user: how.user.clone(),
         stdin: how.stdin.as_deref().map(read_stdin).transpose()?,
         keep_stdin: how.keep_stdin,
         timeout_ms: how.timeout,
@@ -149,13 +149,13 @@ fn summary(end: &ExecEnd) -> Option<String> {
     render::verdict_words(&end.verdict)
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Execs {
     execs: Vec<ExecInfo>,
 }
 
 pub(super) async fn list(called: &Called, name: &str) -> Result<u8, Failure> {
-    let all: Execs = called.way.get(&at(name, "/execs")).await?;
+    let all = Execs { execs: called.way.all(&at(name, "/execs?"), "execs").await? };
     if called.json {
         return Ok(render::json(&all));
     }

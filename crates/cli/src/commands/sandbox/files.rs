@@ -25,7 +25,7 @@ const PIPE_BYTES: usize = 256 << 10;
 /// Written to the host by one copy, at most.
 const MOST_BYTES: u64 = 64 << 30;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Listing {
     entries: Vec<FileInfo>,
 }
@@ -53,7 +53,8 @@ pub(super) async fn list(called: &Called, args: &PathInside) -> Result<u8, Failu
 }
 
 async fn listing(called: &Called, name: &str, path: &str) -> Result<Listing, Failure> {
-    called.way.get(&at(name, &format!("/files{}?list=true", inside(path)))).await
+    let path = at(name, &format!("/files{}?list=true", inside(path)));
+    Ok(Listing { entries: called.way.all(&path, "entries").await? })
 }
 
 /// A path inside as it may stand in an address. Relative ones are below /workspace.

@@ -11,7 +11,7 @@ use belljar::units::show_bytes;
 use belljar_server::wire;
 use http_body_util::BodyExt;
 use hyper::Method;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{ALL, Called, at, say};
 use crate::args::sandbox::{
@@ -28,7 +28,7 @@ pub(super) async fn take(called: &Called, args: &Snapshot) -> Result<u8, Failure
     Ok(if called.json { render::json(&taken) } else { render::line(&taken.tag) })
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Points {
     snapshots: Vec<SnapshotInfo>,
 }
@@ -39,7 +39,8 @@ pub(super) async fn list(called: &Called, args: &Snapshots) -> Result<u8, Failur
         called.way.tell(Method::DELETE, &path, empty()).await?;
         return Ok(0);
     }
-    let points: Points = called.way.get(&at(&args.name, "/snapshots")).await?;
+    let path = at(&args.name, "/snapshots?");
+    let points = Points { snapshots: called.way.all(&path, "snapshots").await? };
     if called.json {
         return Ok(render::json(&points));
     }
