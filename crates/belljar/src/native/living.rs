@@ -337,13 +337,17 @@ impl Living {
     }
 
     /// Returns when the keeper's process is gone, and says so of no other: one that is gone before it could answer has ended as
-    /// well, but one that hung up on us has not. That one is asked again.
+    /// well, but one that hung up on us has not. That one is asked again. One that does not answer is killed.
     async fn end(&self, ask: Ask) -> Result<(), Error> {
         let mut line = self.line.clone();
         for _ in 0..MOST_ASKED {
             let within = match line.ask(ask.clone(), &[], None).await {
                 Ok((Answer::Done, _)) => LEAVING,
                 Ok((answer, _)) => return Err(unexpected(answer)),
+                Err(Error::Lost { what: line::MUTE }) => {
+                    line.kill_keeper();
+                    LEAVING
+                }
                 Err(Error::Lost { .. }) => HUNG_UP,
                 Err(error) => return Err(error),
             };

@@ -15,8 +15,8 @@ use super::talk::{
     Answer, MAX_CLIENTS, MAX_PACKET_BYTES, Reach, Request, SOCKET, Word, packet, parse,
 };
 
-/// Connections that wait to be taken.
-const BACKLOG: i32 = 16;
+/// Connections that wait to be taken: enough for many a look at a keeper that is held up.
+const BACKLOG: i32 = 256;
 
 /// The socket in the sandbox's directory, and all who have come through it.
 #[derive(Debug)]

@@ -23,6 +23,38 @@ use tokio::sync::{oneshot, watch};
 
 use crate::model::error::Error;
 
+/// Of a keeper that stands still itself, or waits for a disk that does.
+pub(super) const MUTE: &str = "its keeper does not answer";
+/// How long it may take to answer what it knows.
+const QUESTION: Duration = Duration::from_secs(2);
+/// The same for what it does at once, though it may be busy.
+const PROMPT: Duration = Duration::from_secs(10);
+/// The same for what it has to do: a payload has 20 s to be set up, and programs 5 to die.
+const ACT: Duration = Duration::from_secs(30);
+/// A keeper that has not ended all in it by then is ended itself.
+const KILLING: Duration = Duration::from_secs(15);
+
+/// How long an answer is waited for.
+fn patience(ask: &Ask) -> Duration {
+    match ask {
+        Ask::Usage | Ask::List => QUESTION,
+        Ask::Stop { grace_ms } => ACT + Duration::from_millis(*grace_ms),
+        Ask::Input { .. }
+        | Ask::CloseInput { .. }
+        | Ask::Resize { .. }
+        | Ask::Signal { .. }
+        | Ask::Follow { .. }
+        | Ask::Unfollow { .. }
+        | Ask::Freeze
+        | Ask::Thaw
+        | Ask::Hide
+        | Ask::Touch
+        | Ask::Rename { .. } => PROMPT,
+        Ask::Exec | Ask::Agent | Ask::Renew | Ask::Egress | Ask::Network => ACT,
+        Ask::Kill => KILLING,
+    }
+}
+
 /// A connection. Its copies are the same one; with the last of them it is closed.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
@@ -65,13 +97,13 @@ impl Line {
         };
         // Named from its directory: the whole path may be longer than an address can be.
         let name = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // Not to be waited for, if nobody is there to take it up.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         match connect(&socket, &SocketAddrUnix::new(name)?) {
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             connected => connected?,
         }
-        rustix::io::ioctl_fionbio(&socket, true)?;
         #[expect(deprecated, reason = "an owned descriptor, which is never replaced")]
         let keeper = keeper_of(&socket).map(AsyncFd::new).transpose()?;
         let shared = Arc::new(Shared {
@@ -95,16 +127,30 @@ impl Line {
     ) -> Result<(Answer, Option<OwnedFd>), Error> {
         let shared = &self.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
-        let words = packet(&Request { id, ask }, bytes)
+        let words = packet(&Request { id, ask: ask.clone() }, bytes)
             .ok_or_else(|| Error::backend("ask the sandbox")(io::ErrorKind::InvalidInput.into()))?;
         let (tell, answer) = oneshot::channel();
         lock(&shared.waiting).insert(id, tell);
         let fds: Vec<BorrowedFd<'_>> = memory.iter().map(AsFd::as_fd).collect();
-        if shared.send(&words, &fds).await.is_err() || *shared.gone.borrow() {
+        let within = patience(&ask);
+        let answered = tokio::time::timeout(within, async {
+            if shared.send(&words, &fds).await.is_err() || *shared.gone.borrow() {
+                return Err(lost());
+            }
+            answer.await.map_err(|_| lost())
+        });
+        let answered = answered.await.unwrap_or(Err(Error::Lost { what: MUTE }));
+        if answered.is_err() {
             lock(&shared.waiting).remove(&id);
-            return Err(lost());
         }
-        answer.await.map_err(|_| lost())
+        answered
+    }
+
+    /// Ends a keeper that does not answer. All that it keeps ends with it, but for the files.
+    pub(super) fn kill_keeper(&self) {
+        if let Some(keeper) = &self.shared.keeper {
+            belljar_sys::process::kill(keeper.get_ref().as_fd()).ok(); // gone is as good
+        }
     }
 
     /// How far an exec has come, from now on.
