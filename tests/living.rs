@@ -26,6 +26,8 @@ mod limits;
 mod lives;
 #[path = "living/matrix.rs"]
 mod matrix;
+#[path = "living/meeting.rs"]
+mod meeting;
 #[path = "living/names.rs"]
 mod names;
 #[path = "living/once.rs"]

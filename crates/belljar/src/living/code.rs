@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Sandboxes;
-use super::contexts::{Contexts, Saved, Settings};
-use super::slot::{Lines, Slot};
+use super::contexts::{Contexts, Keep, Saved, Settings};
+use super::lifecycle::Standing;
 use super::store;
 use crate::audit::Secrets;
 use crate::model::error::Error;
@@ -28,12 +28,13 @@ impl Sandboxes {
         request: CodeRequest,
         sink: &mut (dyn FnMut(CodeEvent) + Send),
     ) -> Result<CodeResult, Error> {
-        let (slot, lines) = self.contexts_of(name).await?;
+        let standing = self.standing(name).await?;
+        // Once its process runs nobody takes the sandbox for idle.
+        standing.lines.contexts.begin(&request).await?;
+        let lines = standing.lines;
         let given = lines.living.secrets().await?;
         if given.is_empty() {
-            let result = lines.contexts.run(request, sink).await;
-            keep(&slot, &lines).await?;
-            return result;
+            return lines.contexts.run(request, sink).await;
         }
         let mut request = request;
         for one in given.iter().filter(|one| one.mode != SecretMode::Placeholder) {
@@ -48,9 +49,7 @@ impl Sandboxes {
         outside.for_each(|value| secrets.add_outside(value));
         let mut sink = |event| sink(unseen_event(&secrets, event));
         let result = lines.contexts.run(request, &mut sink).await;
-        let result = result.map(|result| unseen(&secrets, result));
-        keep(&slot, &lines).await?;
-        result
+        result.map(|result| unseen(&secrets, result))
     }
 
     pub async fn contexts(&self, name: &str) -> Result<Vec<ContextInfo>, Error> {
@@ -65,35 +64,25 @@ impl Sandboxes {
         cwd: Option<PathBuf>,
         env: BTreeMap<String, String>,
     ) -> Result<ContextInfo, Error> {
-        let (slot, lines) = self.contexts_of(name).await?;
-        let made = lines.contexts.create(language.as_deref(), cwd, env).await?;
-        keep(&slot, &lines).await?;
-        Ok(made)
+        let Standing { lines, .. } = &self.standing(name).await?;
+        lines.contexts.create(language.as_deref(), cwd, env).await
     }
 
     /// Interrupts what a context runs; its variables stay.
     pub async fn interrupt_context(&self, name: &str, id: &str) -> Result<(), Error> {
-        let (_, lines) = self.contexts_of(name).await?;
+        let (_, lines) = self.lines(name).await?;
         lines.contexts.interrupt(id).map(drop)
     }
 
     /// Begins a context anew, without its variables.
     pub async fn restart_context(&self, name: &str, id: &str) -> Result<(), Error> {
-        let (slot, lines) = self.contexts_of(name).await?;
-        lines.contexts.restart(id).await?;
-        keep(&slot, &lines).await
+        let Standing { lines, .. } = &self.standing(name).await?;
+        lines.contexts.restart(id).await.map(drop)
     }
 
     pub async fn remove_context(&self, name: &str, id: &str) -> Result<(), Error> {
-        let (slot, lines) = self.contexts_of(name).await?;
-        lines.contexts.remove(id).await?;
-        keep(&slot, &lines).await
-    }
-
-    async fn contexts_of(&self, name: &str) -> Result<(Arc<Slot>, Lines), Error> {
         let (_, lines) = self.lines(name).await?;
-        let (_, slot) = self.find(name)?;
-        Ok((slot, lines))
+        lines.contexts.remove(id).await
     }
 }
 
@@ -128,21 +117,21 @@ fn unseen_result(secrets: &Secrets, result: RichResult) -> RichResult {
 }
 
 /// Writes down which contexts there are.
-async fn keep(slot: &Slot, lines: &Lines) -> Result<(), Error> {
-    // One at a time: the last to write is the last to have looked.
-    let _keeping = slot.keeping.lock().await;
-    let (directory, saved) = (slot.directory.clone(), lines.contexts.saved());
-    super::blocking(move || {
-        let text = serde_json::to_vec(&saved).map_err(std::io::Error::from);
-        let text = text.map_err(Error::backend("write down the contexts of a sandbox"))?;
-        Ok(store::replace(&directory, FILE, &text)?)
+fn keep(directory: PathBuf) -> Keep {
+    Box::new(move |saved| {
+        let directory = directory.clone();
+        Box::pin(super::blocking(move || {
+            let text = serde_json::to_vec(&saved).map_err(std::io::Error::from);
+            let text = text.map_err(Error::backend("write down the contexts of a sandbox"))?;
+            Ok(store::replace(&directory, FILE, &text)?)
+        }))
     })
-    .await
 }
 
 /// The contexts of a sandbox that has just been raised, or found: those of before.
 pub(super) async fn contexts_of(living: &Arc<Living>, directory: &Path) -> Result<Contexts, Error> {
-    let contexts = Contexts::new(Arc::new(Arc::clone(living)), Settings::default());
+    let place = Arc::new(Arc::clone(living));
+    let contexts = Contexts::new(place, keep(directory.to_owned()), Settings::default());
     let text = match std::fs::read(directory.join(FILE)) {
         Ok(text) => text,
         Err(_) => return Ok(contexts), // none were made yet

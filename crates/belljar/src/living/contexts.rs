@@ -8,6 +8,7 @@
 //! word about itself, bounded and read strictly ([`gathered`]), and decides nothing else.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,7 @@ mod tests;
 
 use self::context::{Asked, Context};
 
-use self::channel::Place;
+use self::channel::{Place, Soon};
 pub(crate) use self::program::Language;
 
 /// Contexts of one sandbox.
@@ -82,17 +83,29 @@ pub(crate) struct Saved {
     pub nonce: String,
 }
 
+/// Writes down which contexts there are.
+pub(crate) type Keep = Box<dyn Fn(Vec<Saved>) -> Soon<'static, ()> + Send + Sync>;
+
 /// All contexts of one sandbox.
-#[derive(Debug)]
 pub(crate) struct Contexts {
     place: Arc<dyn Place>,
+    keep: Keep,
+    /// Held by whoever writes them down: the last to write is the last to have looked.
+    keeping: tokio::sync::Mutex<()>,
     settings: Settings,
     all: Mutex<BTreeMap<String, Arc<Context>>>,
 }
 
+impl fmt::Debug for Contexts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Contexts").field("all", &self.all).finish_non_exhaustive()
+    }
+}
+
 impl Contexts {
-    pub(crate) fn new(place: Arc<dyn Place>, settings: Settings) -> Self {
-        Self { place, settings, all: Mutex::default() }
+    pub(crate) fn new(place: Arc<dyn Place>, keep: Keep, settings: Settings) -> Self {
+        let keeping = tokio::sync::Mutex::default();
+        Self { place, keep, keeping, settings, all: Mutex::default() }
     }
 
     /// Takes up contexts that were there before. `offsets` says how far the output of an exec reaches, if it runs:
@@ -111,9 +124,12 @@ impl Contexts {
         Ok(())
     }
 
-    /// What to keep of them; it changes with every context that is made, started anew or removed.
-    pub(crate) fn saved(&self) -> Vec<Saved> {
-        self.lock().values().map(|context| context.saved()).collect()
+    /// Writes them down: before a process of one is started, so that none runs of which nobody knows, and whenever one has
+    /// changed.
+    async fn keep(&self) -> Result<(), Error> {
+        let _keeping = self.keeping.lock().await;
+        let saved = self.lock().values().map(|context| context.saved()).collect();
+        (self.keep)(saved).await
     }
 
     /// Makes a context, in /workspace unless told otherwise, and starts it.
@@ -128,13 +144,18 @@ impl Contexts {
         let cwd = check_cwd(cwd)?;
         let id = format!("ctx_{}", &context::digits()?[..16]);
         let context = self.insert(Context::new(id, language, cwd, env)?)?;
-        match context.start(&*self.place).await {
+        match context.start(self).await {
             Ok(()) => Ok(context.info()),
             Err(error) => {
                 self.lock().remove(&context.id);
                 Err(error)
             }
         }
+    }
+
+    /// Starts the process that a call is for, unless it runs.
+    pub(crate) async fn begin(&self, request: &CodeRequest) -> Result<(), Error> {
+        self.find_or_make(request)?.start_if_free(self).await
     }
 
     pub(crate) fn list(&self) -> Vec<ContextInfo> {
@@ -144,7 +165,7 @@ impl Contexts {
     /// Runs a piece of code; `sink` hears of it as it happens. Who drops this interrupts the code, and its
     /// variables stay.
     pub(crate) async fn run(
-        &self,
+        self: &Arc<Self>,
         request: CodeRequest,
         sink: &mut (dyn FnMut(CodeEvent) + Send),
     ) -> Result<CodeResult, Error> {
@@ -158,12 +179,14 @@ impl Contexts {
         let _turn = Waiting::enter(&context)?;
         let (events, mut heard) = mpsc::channel(MAX_EVENTS);
         let (answer, answered) = oneshot::channel();
-        let place = Arc::clone(&self.place);
+        let all = Arc::clone(self);
         let running = Arc::clone(&context);
         // On its own: when we are dropped it still has to interrupt the code and hear its end.
         tokio::spawn(async move {
-            let result = running.carry_out(&*place, asked, &events).await;
+            let result = running.carry_out(&all, asked, &events).await;
             drop(events);
+            // That it runs is written down; what is new is only how often it was used.
+            all.keep().await.ok();
             // Nobody waits for it when the call was given up.
             answer.send(result).ok();
         });
@@ -182,14 +205,15 @@ impl Contexts {
     pub(crate) async fn restart(&self, id: &str) -> Result<ContextInfo, Error> {
         let context = self.known(id)?;
         context.end().await?;
-        context.start(&*self.place).await?;
+        context.start(self).await?;
         Ok(context.info())
     }
 
     pub(crate) async fn remove(&self, id: &str) -> Result<(), Error> {
         let context = self.known(id)?;
         self.lock().remove(id);
-        context.end().await
+        context.end().await?;
+        self.keep().await
     }
 
     /// The context that something is done to.

@@ -38,13 +38,12 @@ impl Sandboxes {
     }
 
     async fn begin(&self, name: &str, request: ExecRequest) -> Result<Following, Error> {
-        let (record, lines) = self.lines(name).await?;
-        if record.request.undo {
+        if self.find(name)?.0.request.undo {
+            self.lines(name).await?;
             self.keep_automatic(name).await?;
         }
-        // Again: keeping a point may have stood it up anew.
-        let (_, lines) =
-            if record.request.undo { self.lines(name).await? } else { (record, lines) };
+        let standing = self.standing(name).await?;
+        let lines = &standing.lines;
         let id = new_id()?;
         lines.living.exec(&id, &request).await?;
         let follow = lines.living.follow(&id, [0, 0]).await?;

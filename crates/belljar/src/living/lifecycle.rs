@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::Sandboxes;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 
+use tokio::sync::OwnedRwLockReadGuard;
+
 use belljar_jail::living::talk::EndReason;
 use belljar_jail::plan::Tree;
 
@@ -24,6 +26,16 @@ use crate::native::living::{self, DiskBound, Living, Raise, Shared};
 pub enum Force {
     No,
     Yes,
+}
+
+/// How often it is looked for a sandbox that others lay down again and again.
+const MOST_TRIES: usize = 100;
+
+/// A sandbox in which something is about to begin.
+#[derive(Debug)]
+pub(super) struct Standing {
+    pub lines: Lines,
+    _stays: OwnedRwLockReadGuard<()>,
 }
 
 impl Sandboxes {
@@ -281,6 +293,7 @@ impl Sandboxes {
             idle: request.idle_ms.map(Duration::from_millis),
             expires_at: record.expires_ms.map(|ms| UNIX_EPOCH + Duration::from_millis(ms)),
         };
+        let _connecting = slot.connecting.lock().await;
         let living = living::raise(&self.engine, raise).await?;
         // What it stands on is its own by now, whatever becomes of our view of it.
         drop(attached);
@@ -337,6 +350,20 @@ impl Sandboxes {
             return Ok((record, lines));
         }
         self.whole(|this| async move { this.first_use(&slot).await }).await
+    }
+
+    /// The same for something that is about to begin in it, with the word that it stays where it is until that has begun.
+    pub(super) async fn standing(&self, name: &str) -> Result<Standing, Error> {
+        for _ in 0..MOST_TRIES {
+            let (record, _) = self.lines(name).await?;
+            let slot = self.slot(&record.id);
+            let stays = slot.stays().await;
+            // Meanwhile it may have been laid down, and stand elsewhere.
+            if let Some(lines) = slot.lines().await? {
+                return Ok(Standing { lines, _stays: stays });
+            }
+        }
+        Err(Error::Lost { what: "it does not stand long enough to begin anything in it" })
     }
 
     async fn first_use(&self, slot: &Arc<Slot>) -> Result<(Record, Lines), Error> {
@@ -407,9 +434,16 @@ impl Sandboxes {
         };
         let lines = slot.lines().await?;
         let usage = match &lines {
-            Some(lines) => lines.living.usage().await.ok(),
+            Some(lines) => Some(lines.living.usage().await),
             None => None,
         };
+        let mute = match &usage {
+            Some(Err(error)) => {
+                Some(format!("{error}. hint: belljar sandbox kill {}", record.name))
+            }
+            Some(Ok(_)) | None => None,
+        };
+        let usage = usage.and_then(Result::ok);
         let parent = record.parent.as_ref().map(|parent| {
             self.store.get(parent).map_or_else(|_| parent.clone(), |one| one.name.to_string())
         });
@@ -423,7 +457,7 @@ impl Sandboxes {
             labels: record.request.labels,
             created_at: store::time_text(record.created_ms),
             expires_at: record.expires_ms.map(store::time_text),
-            error: record.error,
+            error: record.error.or(mute),
             parent,
             usage,
             receipt: lines.map(|lines| lines.living.receipt().clone()),

@@ -138,35 +138,53 @@ impl Sandboxes {
     /// Lets a fork take another's name; what had it is removed.
     pub async fn promote(&self, fork: &str, name: &str) -> Result<SandboxInfo, Error> {
         let name = Name::new(name)?;
-        let (record, slot) = self.find(fork)?;
-        self.whole(|this| async move { this.promote_in(record, &slot, name).await }).await
+        let (record, _) = self.find(fork)?;
+        self.whole(|this| async move {
+            for _ in 0..MOST_TRIES {
+                if let Some(info) = this.try_promote(&record.id, &name).await? {
+                    return Ok(info);
+                }
+            }
+            let what = format!("others give the name {name} away again and again");
+            Err(Error::Conflict { what })
+        })
+        .await
     }
 
-    async fn promote_in(
-        &self,
-        record: Record,
-        slot: &Arc<Slot>,
-        name: Name,
-    ) -> Result<SandboxInfo, Error> {
-        let _turn = slot.turn.lock().await;
-        let displaced = self.store.find_of(&self.tenant, name.as_str()).ok();
-        let (id, called) = (record.id.clone(), name.to_string());
-        let promote = move |store: &Store| store.promote(&id, &name, Displaced::Remove);
-        if let Some(other) = displaced.filter(|other| other.id != record.id) {
-            let other_slot = self.slot(&other.id);
-            let _their_turn = other_slot.turn.lock().await;
-            if let Some(lines) = other_slot.lines().await? {
-                self.fell(&other, &other_slot, &lines, None).await?;
-            }
-            self.stored(promote).await?;
+    /// Nothing when the name was somebody else's by the time that it was his turn.
+    async fn try_promote(&self, id: &str, name: &Name) -> Result<Option<SandboxInfo>, Error> {
+        let holder = || {
+            let found = self.store.find_of(&self.tenant, name.as_str()).ok();
+            found.filter(|one| one.id != id)
+        };
+        let (slot, other) = (self.slot(id), holder());
+        let their_slot = other.as_ref().map(|other| self.slot(&other.id));
+        // In one order for all: two who take each other's names would wait for each other for ever.
+        let mut slots: Vec<&Arc<Slot>> =
+            [Some(&slot), their_slot.as_ref()].into_iter().flatten().collect();
+        slots.sort_by(|one, other| one.id.cmp(&other.id));
+        let mut turns = Vec::new();
+        for slot in slots {
+            turns.push(slot.turn.lock().await);
+        }
+        if holder().map(|one| one.id) != other.as_ref().map(|one| one.id.clone()) {
+            return Ok(None);
+        }
+        if let (Some(other), Some(their_slot)) = (&other, &their_slot)
+            && let Some(lines) = their_slot.lines().await?
+        {
+            self.fell(other, their_slot, &lines, None).await?;
+        }
+        let (id, taken) = (id.to_owned(), name.clone());
+        let record =
+            self.stored(move |store| store.promote(&id, &taken, Displaced::Remove)).await?;
+        if let Some(other) = other {
             self.forget_slot(&other.id);
-        } else {
-            self.stored(promote).await?;
         }
         if let Some(lines) = slot.lines().await? {
-            lines.living.rename(&called).await?;
+            lines.living.rename(name.as_str()).await?;
         }
-        self.told(&record.id).await
+        self.told(&record.id).await.map(Some)
     }
 
     /// The files of a point as one portable file, which exists nowhere but in the answer.
@@ -267,6 +285,8 @@ impl Sandboxes {
         let Some(lines) = slot.lines().await? else {
             return self.stored(move |store| act(store, &id, Taking::Seal)).await;
         };
+        // Nothing begins from here on until it stands again, or goes on.
+        let _alone = slot.gate.write().await;
         lines.rest().await;
         if record.state == SandboxState::Running && lines.is_idle().await? {
             self.lay_down(&record, slot, &lines).await?;
@@ -370,5 +390,7 @@ fn fork_names(
         .collect()
 }
 
+/// How often a name that changes hands is reached for.
+const MOST_TRIES: usize = 16;
 /// More than the store makes at once; it says so.
 const MOST_FORKS: usize = 100_000;

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, OwnedRwLockReadGuard, RwLock};
 
 use super::code;
 use super::contexts::Contexts;
@@ -12,6 +13,10 @@ use crate::model::error::Error;
 use crate::native::living::Living;
 use crate::secrets::SecretPlaces;
 
+/// How long whoever wants to speak with a sandbox waits for who raises it.
+const RAISING: Duration = Duration::from_secs(1);
+const GONE: Error = Error::Lost { what: "nothing of it runs any more" };
+
 #[derive(Debug)]
 pub(super) struct Slot {
     pub id: String,
@@ -19,8 +24,11 @@ pub(super) struct Slot {
     secrets: SecretPlaces,
     /// Held by whoever changes what the sandbox is. Execs and file operations do not change that.
     pub turn: Turn<()>,
-    /// Held by whoever writes down which contexts there are.
-    pub keeping: Turn<()>,
+    /// Shared by whoever begins something in it; whoever stands it up anew, or holds it still for a moment, has it alone. So
+    /// nothing begins in what is about to be laid down.
+    pub gate: Arc<RwLock<()>>,
+    /// Held by whoever connects, or raises it: a second line would be a second idea of which contexts there are.
+    pub connecting: Turn<()>,
     lines: Mutex<Option<Lines>>,
 }
 
@@ -69,7 +77,8 @@ impl Slot {
             directory,
             secrets,
             turn: Turn::default(),
-            keeping: Turn::default(),
+            gate: Arc::default(),
+            connecting: Turn::default(),
             lines: Mutex::default(),
         }
     }
@@ -80,18 +89,31 @@ impl Slot {
         if known.is_some() {
             return Ok(known);
         }
+        // Whoever raises it takes longer than this only if it does not come to stand.
+        let Ok(_connecting) = tokio::time::timeout(RAISING, self.connecting.lock()).await else {
+            return Ok(None);
+        };
+        let known = self.held().clone();
+        if known.is_some() {
+            return Ok(known);
+        }
         match Living::connect(&self.directory).await? {
             Some(living) => Ok(Some(self.stands(living).await?)),
             None => Ok(None),
         }
     }
 
-    /// Takes note of one that has just been raised or found, until it is gone.
+    /// Nobody stands it up anew, or holds it still, until this is dropped. Not to be waited for with its turn in hand.
+    pub(super) async fn stays(&self) -> OwnedRwLockReadGuard<()> {
+        Arc::clone(&self.gate).read_owned().await
+    }
+
+    /// Takes note of one that has just been raised or found, until it is gone. With `connecting` in hand.
     pub(super) async fn stands(self: &Arc<Self>, living: Living) -> Result<Lines, Error> {
         let living = Arc::new(living.with_secrets_from(self.secrets.clone()));
         let contexts = Arc::new(code::contexts_of(&living, &self.directory).await?);
         let room = Arc::default();
-        let files = files_of(&living, &room);
+        let files = files_of(self, &room);
         let lines = Lines { files, room, contexts, living: Arc::clone(&living) };
         *self.held() = Some(lines.clone());
         let slot = Arc::downgrade(self);
@@ -122,12 +144,17 @@ impl Slot {
     }
 }
 
-/// Files by agents of this sandbox. What may still be written is looked up before each use; see [`Lines::files_within`].
-fn files_of(living: &Arc<Living>, room: &Arc<Mutex<Option<Room>>>) -> Files {
-    let start = Arc::clone(living);
+/// Files by agents of this sandbox, as it stands when one is started. What may still be written is looked up before each
+/// use; see [`Lines::files_within`].
+fn files_of(slot: &Arc<Slot>, room: &Arc<Mutex<Option<Room>>>) -> Files {
+    let slot = Arc::downgrade(slot);
     let start: files::Start = Arc::new(move || {
-        let living = Arc::clone(&start);
-        Box::pin(async move { living.agent().await })
+        let slot = slot.upgrade();
+        Box::pin(async move {
+            let slot = slot.ok_or(GONE)?;
+            let _stays = slot.stays().await;
+            slot.lines().await?.ok_or(GONE)?.living.agent().await
+        })
     });
     let room = Arc::clone(room);
     Files::new(start, Arc::new(move || *room.lock().unwrap_or_else(PoisonError::into_inner)))

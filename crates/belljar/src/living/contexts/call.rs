@@ -57,6 +57,8 @@ pub(super) struct Line {
     pub channel: Box<dyn Channel>,
     pub stdout: Frames,
     pub stderr: Frames,
+    /// The one before it had died, which is still to be told.
+    pub restarted: bool,
 }
 
 /// A call on its way.

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::execution_id::new_id;
 use crate::model::error::Error;
 use crate::model::outcome::Stream;
 use crate::model::sandbox::{ExecEnd, ExecEvent, ExecRequest};
@@ -20,8 +19,6 @@ const SIGKILL: i32 = 9;
 
 /// A program that is spoken with.
 pub(crate) trait Channel: Send + fmt::Debug {
-    /// By which name it is found again.
-    fn exec(&self) -> &str;
     fn write<'a>(&'a mut self, bytes: &'a [u8]) -> Soon<'a, ()>;
     /// The next that it says. Nothing is lost when this is dropped before it is ready.
     fn hear(&mut self) -> Soon<'_, Heard>;
@@ -41,7 +38,8 @@ pub(crate) enum Heard {
 
 /// Where programs are started.
 pub(crate) trait Place: Send + Sync + fmt::Debug {
-    fn start(&self, program: Start) -> Soon<'_, Box<dyn Channel>>;
+    /// By the name of its exec it is found again.
+    fn start(&self, exec: String, program: Start) -> Soon<'_, Box<dyn Channel>>;
     /// One that was started before, from here on; `None` when it has ended.
     fn attach<'a>(&'a self, exec: &'a str, from: [u64; 2]) -> Soon<'a, Option<Box<dyn Channel>>>;
 }
@@ -54,9 +52,8 @@ pub(crate) struct Start {
 }
 
 impl Place for Arc<Living> {
-    fn start(&self, program: Start) -> Soon<'_, Box<dyn Channel>> {
+    fn start(&self, exec: String, program: Start) -> Soon<'_, Box<dyn Channel>> {
         Box::pin(async move {
-            let exec = new_id()?;
             let request = ExecRequest {
                 cmd: program.cmd,
                 cwd: Some(program.cwd),
@@ -90,10 +87,6 @@ struct InSandbox {
 }
 
 impl Channel for InSandbox {
-    fn exec(&self) -> &str {
-        &self.exec
-    }
-
     fn write<'a>(&'a mut self, bytes: &'a [u8]) -> Soon<'a, ()> {
         Box::pin(self.living.input(&self.exec, bytes))
     }

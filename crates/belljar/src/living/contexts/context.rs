@@ -15,7 +15,8 @@ use super::channel::{Place, Start};
 use super::frames::{CALL_DIGITS, Frames, NONCE_DIGITS};
 use super::gathered::Told;
 use super::program::{Language, Order};
-use super::{Saved, Settings};
+use super::{Contexts, Saved, Settings};
+use crate::execution_id::new_id;
 use crate::model::error::Error;
 use crate::model::outcome::{FaultDomain, Verdict};
 use crate::model::sandbox::{CodeError, CodeEvent, CodeResult, ContextInfo, ExecEnd};
@@ -103,6 +104,7 @@ impl Context {
                 channel,
                 stdout: Frames::new(&context.nonce),
                 stderr: Frames::new(&context.nonce),
+                restarted: false,
             };
             context.line = tokio::sync::Mutex::new(Some(line));
         }
@@ -133,24 +135,36 @@ impl Context {
     }
 
     /// Starts its process, if there is none.
-    pub(super) async fn start(&self, place: &dyn Place) -> Result<(), Error> {
+    pub(super) async fn start(&self, all: &Contexts) -> Result<(), Error> {
         let mut line = self.line.lock().await;
         if line.is_none() {
-            *line = Some(self.begin(place).await?);
+            *line = Some(self.begin(all).await?);
         }
         Ok(())
     }
 
-    async fn begin(&self, place: &dyn Place) -> Result<Line, Error> {
+    /// The same, of one that may be at work: then it has one.
+    pub(super) async fn start_if_free(&self, all: &Contexts) -> Result<(), Error> {
+        if let Ok(mut line) = self.line.try_lock()
+            && line.is_none()
+        {
+            *line = Some(self.begin(all).await?);
+        }
+        Ok(())
+    }
+
+    async fn begin(&self, all: &Contexts) -> Result<Line, Error> {
         let start =
             Start { cmd: self.language.command(), cwd: self.cwd.clone(), env: self.env.clone() };
-        let mut channel = place.start(start).await?;
-        *lock(&self.exec) = Some(channel.exec().to_owned());
+        let exec = new_id()?;
+        let restarted = lock(&self.exec).replace(exec.clone()).is_some();
+        all.keep().await?;
+        let mut channel = all.place.start(exec, start).await?;
         let greeting = self.language.greeting(&self.nonce);
         // One that has ended already is heard of when it is asked.
         channel.write(&greeting).await.ok();
         let frames = || Frames::new(&self.nonce);
-        Ok(Line { channel, stdout: frames(), stderr: frames() })
+        Ok(Line { channel, stdout: frames(), stderr: frames(), restarted })
     }
 
     /// Whether there was a call to interrupt.
@@ -165,7 +179,10 @@ impl Context {
         if let Some(acts) = acts {
             acts.send(Act::Kill).await.ok(); // gone: it ended meanwhile
         }
-        if let Some(mut line) = self.line.lock().await.take() {
+        let mut line = self.line.lock().await;
+        // Whoever asked for this knows that the next is a fresh one.
+        *lock(&self.exec) = None;
+        if let Some(mut line) = line.take() {
             line.channel.kill().await?;
         }
         Ok(())
@@ -174,7 +191,7 @@ impl Context {
     /// Runs a piece of code when it is its turn.
     pub(super) async fn carry_out(
         &self,
-        place: &dyn Place,
+        all: &Contexts,
         asked: Asked,
         events: &mpsc::Sender<CodeEvent>,
     ) -> Result<CodeResult, Error> {
@@ -185,7 +202,7 @@ impl Context {
         let _busy = Busy::enter(self);
         let begun = Instant::now();
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        let came = self.attempt(&mut line, place, &asked, events, count).await;
+        let came = self.attempt(&mut line, all, &asked, events, count).await;
         if !matches!(&came, Ok(Came { ended: Ended::Told(_), .. })) {
             // It is of no more use, whatever it is.
             if let Some(mut line) = line.take() {
@@ -202,17 +219,17 @@ impl Context {
     async fn attempt<'a>(
         &self,
         line: &mut Option<Line>,
-        place: &dyn Place,
+        all: &Contexts,
         asked: &Asked,
         events: &'a mpsc::Sender<CodeEvent>,
         count: u64,
     ) -> Result<Came<'a>, Error> {
         for start in 1.. {
-            let restarted = line.is_none() && lock(&self.exec).is_some();
             let there = match line {
                 Some(there) => there,
-                None => line.insert(self.begin(place).await?),
+                None => line.insert(self.begin(all).await?),
             };
+            let restarted = std::mem::take(&mut there.restarted);
             let (sender, acts) = mpsc::channel(4);
             *lock(&self.acts) = Some(sender);
             let context = self.id.clone();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::channel::Soon;
 use super::{Contexts, MAX_CONTEXTS, MAX_WAITING, Settings};
 use crate::model::error::Error;
 use crate::model::outcome::Stream;
@@ -23,7 +24,8 @@ fn contexts() -> Arc<Contexts> {
 }
 
 fn contexts_with(settings: Settings) -> Arc<Contexts> {
-    Arc::new(Contexts::new(Arc::new(local::Local::new()), settings))
+    let keep = Box::new(|_| Box::pin(async { Ok(()) }) as Soon<'static, ()>);
+    Arc::new(Contexts::new(Arc::new(local::Local::new()), keep, settings))
 }
 
 fn asked(language: &str, code: &str) -> CodeRequest {
@@ -34,12 +36,12 @@ fn asked(language: &str, code: &str) -> CodeRequest {
     }
 }
 
-async fn run(contexts: &Contexts, language: &str, code: &str) -> CodeResult {
+async fn run(contexts: &Arc<Contexts>, language: &str, code: &str) -> CodeResult {
     contexts.run(asked(language, code), &mut |_| ()).await.unwrap()
 }
 
 /// Runs it and interrupts it as soon as it has printed something.
-async fn run_and_interrupt(contexts: &Contexts, language: &str, code: &str) -> CodeResult {
+async fn run_and_interrupt(contexts: &Arc<Contexts>, language: &str, code: &str) -> CodeResult {
     let mut sink = |event| {
         if matches!(event, CodeEvent::Output { .. }) {
             contexts.interrupt(language).unwrap();

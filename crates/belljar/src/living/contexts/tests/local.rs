@@ -40,7 +40,7 @@ impl Drop for Local {
 }
 
 impl Place for Local {
-    fn start(&self, program: Start) -> Soon<'_, Box<dyn Channel>> {
+    fn start(&self, _: String, program: Start) -> Soon<'_, Box<dyn Channel>> {
         Box::pin(async move {
             let mut environment = vec![
                 ("PATH".to_owned(), OsString::from("/usr/bin:/bin")),
@@ -61,7 +61,6 @@ impl Place for Local {
             let info = std::fs::read_to_string(info).unwrap();
             let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).unwrap();
             Ok(Box::new(Process {
-                exec: pid.trim().to_owned(),
                 group: Pid::from_raw(pid.trim().parse().unwrap()).unwrap(),
                 stdin: Sender::from_owned_fd(stdin).unwrap(),
                 stdout: Receiver::from_owned_fd(stdout).unwrap(),
@@ -79,7 +78,6 @@ impl Place for Local {
 
 #[derive(Debug)]
 struct Process {
-    exec: String,
     group: Pid,
     stdin: Sender,
     stdout: Receiver,
@@ -115,10 +113,6 @@ impl Process {
 }
 
 impl Channel for Process {
-    fn exec(&self) -> &str {
-        &self.exec
-    }
-
     fn write<'a>(&'a mut self, bytes: &'a [u8]) -> Soon<'a, ()> {
         Box::pin(async {
             self.stdin.write_all(bytes).await.map_err(Error::backend("write to a program"))
