@@ -7,8 +7,10 @@ use belljar::runtime::{ended, events};
 use belljar::sandbox::{ExecRequest, SandboxRequest};
 use belljar::{DiskLimit, LimitsRequest, Verdict};
 use belljar_tests::block_on;
+use rustix::process::{Signal, kill_process};
 
 use crate::rig::{House, bash, pause, until};
+use crate::rounds::keeper_of;
 
 fn limited(limits: LimitsRequest) -> House {
     House::with(&SandboxRequest { limits, ..Default::default() }, |_| {})
@@ -78,6 +80,14 @@ fn a_limit_of_files_holds_to_the_end_of_an_exec_that_is_quicker_than_it_is_measu
     house.bash("looks", "ls many | wc -l").ok();
     house.bash("clears", "rm -r many").ok();
     house.bash("fits", "touch one").ok();
+}
+
+#[test]
+fn files_that_are_removed_again_before_the_end_are_a_limit_too() {
+    let house = limited(LimitsRequest { inodes: Some(200), ..Default::default() });
+    let quick = "mkdir d; cd d; touch $(seq 400); sleep 0.2; rm -r ../d; sleep 100";
+    let came = house.bash("quick", quick);
+    assert_eq!(came.end().verdict, Verdict::DiskLimit { limit: DiskLimit::Inodes }, "{came:?}");
 }
 
 #[test]
@@ -174,4 +184,19 @@ fn a_read_of_the_kernels_secrets_is_an_event() {
     assert_eq!(details("quiet"), Vec::<String>::new());
     house.bash("again", "cat /proc/keys").ok();
     assert_eq!(names(&details("again")), [false, true], "it is told again of the next program");
+}
+
+#[test]
+fn what_was_touched_is_told_of_a_program_that_ended_before_anybody_listened() {
+    let house = House::new();
+    house.start("looks", &bash("sleep 1; cat /proc/kallsyms /proc/keys; true"));
+    let keeper = keeper_of(&house.raise.directory).expect("it stands");
+    kill_process(keeper, Signal::STOP).expect("it is stopped");
+    // Long enough for all of it, and for its end: then the keeper finds all that was said at once.
+    pause(Duration::from_millis(2500));
+    kill_process(keeper, Signal::CONT).expect("it goes on");
+    house.wait("looks");
+    let told = events(&house.raise.directory, "looks").expect("events");
+    let names = |name: &str| told.iter().any(|one| one.detail.contains(name));
+    assert!(names("kallsyms") && names("keys"), "{told:?}");
 }

@@ -133,7 +133,8 @@ fn an_interrupt_ends_the_code_and_a_restart_forgets() {
         run(&served, code(language, first));
         let running = begin(&served, language, busy);
         let interrupt = Served::at(&format!("/contexts/{language}/interrupt"));
-        served.client.post(&interrupt, &json!({})).is(204);
+        let came = served.client.post(&interrupt, &json!({})).is(200).json();
+        assert!(["heard", "ended"].contains(&came["outcome"].as_str().expect("a word")), "{came}");
         let told = end(running);
         assert_eq!(told["error"]["name"], name, "{language}: {told}");
         let told = run(&served, code(language, kept));
@@ -148,6 +149,79 @@ fn an_interrupt_ends_the_code_and_a_restart_forgets() {
         let told = run(&served, code(language, kept));
         let forgotten = told["error"]["name"].is_string() || told["stdout"] == "\n";
         assert!(forgotten, "{language}: {told}");
+    }
+}
+
+/// Where an interrupt must be heeded, and what it is called then.
+const BUSY: [(&str, &str, &str); 6] = [
+    ("node", "console.log('go'); require('child_process').execSync('sleep 1000')", "Interrupted"),
+    ("node", "console.log('go'); await new Promise(() => {})", "Interrupted"),
+    (
+        "python",
+        "import subprocess; print('go', flush=True); subprocess.run(['sleep', '1000'])",
+        "KeyboardInterrupt",
+    ),
+    (
+        "python",
+        "import asyncio; print('go', flush=True); await asyncio.sleep(1000)",
+        "KeyboardInterrupt",
+    ),
+    ("bash", "echo go; for i in 1 2 3; do sleep 1000; done", "Interrupted"),
+    ("bash", "echo go; sleep 1000 | cat", "Interrupted"),
+];
+
+#[test]
+fn an_interrupt_is_heeded_wherever_the_code_is_and_meets_no_later_call() {
+    let served = Served::new(json!({}));
+    for (language, busy, name) in BUSY {
+        let running = begin(&served, language, busy);
+        let interrupt = Served::at(&format!("/contexts/{language}/interrupt"));
+        served.client.post(&interrupt, &json!({})).is(200);
+        // One more than is needed does no harm, and finds nothing when it comes too late.
+        served.client.post(&interrupt, &json!({})).is(200);
+        let told = end(running);
+        assert_eq!(told["error"]["name"], name, "{busy}: {told}");
+        let word = match language {
+            "bash" => "sleep 0.02",
+            "node" => "await new Promise((done) => setTimeout(done, 20))",
+            _ => "import time; time.sleep(0.02)",
+        };
+        for _ in 0..3 {
+            let told = run(&served, code(language, word));
+            assert_eq!(told["error"], Value::Null, "{busy}: {told}");
+        }
+    }
+    let idle = served.client.post(&Served::at("/contexts/bash/interrupt"), &json!({}));
+    assert_eq!(idle.is(200).json(), json!({"context": "bash", "outcome": "idle"}));
+}
+
+#[test]
+fn an_interrupt_in_the_first_moment_of_a_context_is_heeded() {
+    let served = Served::new(json!({}));
+    for (language, busy, name) in [
+        ("bash", "sleep 1000", "Interrupted"),
+        ("node", "await new Promise(() => {})", "Interrupted"),
+        ("python", "import time; time.sleep(1000)", "KeyboardInterrupt"),
+    ] {
+        for round in 0..3 {
+            let mut running = Connection::unix(&served.desk.socket);
+            let lines = ("Accept", "application/x-ndjson");
+            running.send(&Served::at("/code"), &[lines], &code(language, busy));
+            belljar_tests::wait_until("it is taken up", || {
+                let listed = served.client.get(&Served::at("/contexts")).json();
+                let all = listed["contexts"].as_array().expect("contexts");
+                all.iter().any(|one| one["id"] == language && one["busy"] == true)
+            });
+            let interrupt = Served::at(&format!("/contexts/{language}/interrupt"));
+            belljar_tests::wait_until("it is heard", || {
+                served.client.post(&interrupt, &json!({})).is(200).json()["outcome"] != "idle"
+            });
+            assert_eq!(running.head().status, 200);
+            let told = end(running);
+            assert_eq!(told["error"]["name"], name, "{language} {round}: {told}");
+            // The next one is as fresh as the first.
+            served.client.delete(&Served::at(&format!("/contexts/{language}"))).is(204);
+        }
     }
 }
 

@@ -146,7 +146,7 @@ impl Library {
             Verb::CreateContext => {
                 all.create_context(name, Some("bash".into()), None, BTreeMap::new()).await.map(drop)
             }
-            Verb::InterruptContext => all.interrupt_context(name, "none").await,
+            Verb::InterruptContext => all.interrupt_context(name, "none").await.map(drop),
             Verb::RestartContext => all.restart_context(name, "none").await,
             Verb::RemoveContext => all.remove_context(name, "none").await,
             Verb::ReadFile

@@ -12,7 +12,7 @@ use super::store;
 use crate::audit::Secrets;
 use crate::model::error::Error;
 use crate::model::sandbox::{
-    CodeEvent, CodeRequest, CodeResult, ContextInfo, ExecState, RichResult,
+    CodeEvent, CodeRequest, CodeResult, ContextInfo, ExecState, Interruption, RichResult,
 };
 use crate::model::secret::SecretMode;
 use crate::native::living::{self, Living};
@@ -68,10 +68,11 @@ impl Sandboxes {
         lines.contexts.create(language.as_deref(), cwd, env).await
     }
 
-    /// Interrupts what a context runs; its variables stay.
-    pub async fn interrupt_context(&self, name: &str, id: &str) -> Result<(), Error> {
+    /// Interrupts what a context runs, and says what came of it. Its variables stay, unless the code does not hear it.
+    pub async fn interrupt_context(&self, name: &str, id: &str) -> Result<Interruption, Error> {
         let (_, lines) = self.lines(name).await?;
-        lines.contexts.interrupt(id).map(drop)
+        let outcome = lines.contexts.interrupt(id).await?;
+        Ok(Interruption { context: id.to_owned(), outcome })
     }
 
     /// Begins a context anew, without its variables.

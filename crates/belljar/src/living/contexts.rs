@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::model::error::{Error, SpecError};
-use crate::model::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo};
+use crate::model::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo, Interrupted};
 use crate::model::spec::MAX_CODE_BYTES;
 
 mod call;
@@ -56,6 +56,8 @@ pub(crate) struct Settings {
     pub output_bytes: u64,
     /// Between an interrupt that we had to send and the end of the context.
     pub grace: Duration,
+    /// The same of one that somebody asked for, while the code has not heard it. What has may take its time.
+    pub deaf: Duration,
 }
 
 impl Default for Settings {
@@ -66,6 +68,7 @@ impl Default for Settings {
             kept_bytes: 100 << 10,
             output_bytes: 1 << 30,
             grace: Duration::from_secs(2),
+            deaf: Duration::from_secs(10),
         }
     }
 }
@@ -196,9 +199,9 @@ impl Contexts {
         answered.await.map_err(|_| Error::Lost { what: "the call ended with our own process" })?
     }
 
-    /// Interrupts what a context runs; whether it ran anything. Its variables stay.
-    pub(crate) fn interrupt(&self, id: &str) -> Result<bool, Error> {
-        Ok(self.known(id)?.interrupt())
+    /// Interrupts what a context runs, and says what came of it: once the code has heard it, has ended, or was ended.
+    pub(crate) async fn interrupt(&self, id: &str) -> Result<Interrupted, Error> {
+        Ok(self.known(id)?.interrupt().await)
     }
 
     /// Ends what a context runs, and begins it anew without any variables.

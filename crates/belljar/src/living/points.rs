@@ -110,9 +110,31 @@ impl Sandboxes {
         let (record, slot) = self.find(name)?;
         let from = side(from.as_deref().unwrap_or("image"))?;
         let to = side(to.as_deref().unwrap_or("now"))?;
-        let _turn = slot.turn.lock().await;
-        let found = self.stored(move |store| store.diff((&record, &from), (&record, &to))).await?;
-        Ok(found.into())
+        let present = [&from, &to].contains(&&Side::Present);
+        self.whole(|this| async move {
+            let _turn = slot.turn.lock().await;
+            let lines = slot.lines().await?.filter(|_| present);
+            // What changes while it is looked at would be neither what it was nor what it is.
+            let _alone = slot.gate.write().await;
+            let record = this.store.get(&record.id)?;
+            let compared = record.clone();
+            let act = move |store: &Store| store.diff((&compared, &from), (&compared, &to));
+            // Where nothing can be held still it is looked at as it goes.
+            let held = match &lines {
+                Some(lines)
+                    if record.state == SandboxState::Running && !lines.is_idle().await? =>
+                {
+                    lines.living.freeze().await.is_ok()
+                }
+                Some(_) | None => false,
+            };
+            let found = this.stored(act).await;
+            if let Some(lines) = lines.filter(|_| held) {
+                lines.living.thaw().await?;
+            }
+            Ok(found?.into())
+        })
+        .await
     }
 
     /// Others with the same files. They are started by their first use.

@@ -419,6 +419,26 @@ pub struct CodeError {
     pub line: Option<u64>,
 }
 
+/// What came of an interrupt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Interruption {
+    pub context: String,
+    pub outcome: Interrupted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Interrupted {
+    /// No code ran.
+    Idle,
+    /// The code has heard it, and may be clearing up.
+    Heard,
+    /// The code has ended; the variables stay.
+    Ended,
+    /// The code did not heed it, so its context was ended with it: the next call begins in a fresh one.
+    Restarted,
+}
+
 /// A context of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextInfo {

@@ -16,8 +16,12 @@ use crate::report::Disk;
 
 /// One slice of measuring: others wait meanwhile.
 const SLICE: Duration = Duration::from_millis(2);
-/// Between the end of one measuring and the begin of the next.
+/// Between the end of one measuring and the begin of the next, where nothing ran or looking takes long.
 const PAUSE: Duration = Duration::from_millis(250);
+/// The same where something was written and looking is quick: whoever makes many files is found while he does.
+const SHORT_PAUSE: Duration = Duration::from_millis(20);
+/// So much longer than it took is not looked again: a fifth of a core at most.
+const REST: u32 = 4;
 /// CPU time that must have been used since: less writes next to nothing.
 const ACTIVITY_US: u64 = 2000;
 /// One look at the end of an exec, which others wait for.
@@ -45,6 +49,8 @@ pub(crate) struct Gauge {
     pub known: Option<Used>,
     walk: Option<Walk>,
     next: Instant,
+    /// What the present measuring has taken so far.
+    spent: Duration,
     cpu_us: u64,
     /// What it may grow to: the bound, or what was there when something was last ended for it. So what only removes
     /// files is let be.
@@ -84,6 +90,7 @@ impl Gauge {
             known: None,
             walk: None,
             next: Instant::now(),
+            spent: Duration::ZERO,
             cpu_us: 0,
             ceiling,
         }
@@ -102,6 +109,11 @@ impl Gauge {
             Some(_) => Some(Duration::ZERO),
             None => Some(self.next.saturating_duration_since(Instant::now())),
         }
+    }
+
+    /// Something has begun: it is not waited as long as if nothing had run.
+    pub(crate) fn wake(&mut self) {
+        self.next = self.next.min(Instant::now() + SHORT_PAUSE);
     }
 
     /// Goes on measuring, or begins if it is time and something ran; says what was outgrown, once it is known.
@@ -123,12 +135,16 @@ impl Gauge {
             self.walk = Some(Walk::begin(&self.uppers));
         }
         let walk = self.walk.as_mut()?;
-        if !walk.go_on(Instant::now() + SLICE, self.ceiling) {
+        let begun = Instant::now();
+        let all = walk.go_on(begun + SLICE, self.ceiling);
+        self.spent += begun.elapsed();
+        if !all {
             return None;
         }
         let (used, too_deep) = (walk.used, walk.too_deep);
         self.walk = None;
-        self.next = Instant::now() + PAUSE;
+        let spent = std::mem::take(&mut self.spent);
+        self.next = Instant::now() + (spent * REST).clamp(SHORT_PAUSE, PAUSE);
         self.known = Some(used);
         self.judge(used, too_deep)
     }

@@ -1,5 +1,6 @@
 //! One exec as the keeper holds it: its streams, its clocks, and what it tries.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ const LAST_READS: usize = 64;
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// What could be the beginning of a secret is held back for so long, if it is short.
 const HELD_BACK: Duration = Duration::from_millis(100);
+/// Signals of one exec that are on their way at once.
+const MAX_SIGNALLERS: usize = 64;
 /// CPU time is looked at no more often than this.
 const CPU_LOOK: Duration = Duration::from_millis(20);
 
@@ -50,6 +53,8 @@ pub(crate) struct Exec {
     pub kind: Kind,
     /// Who waits for it to begin: client and request.
     pub asked_by: Option<(u64, u64)>,
+    /// Who waits for a signal to be passed on, in the order in which they asked.
+    pub signallers: VecDeque<(u64, u64)>,
     pub line: Option<OwnedFd>,
     pub gate: Option<OwnedFd>,
     pub input: Input,
@@ -123,6 +128,7 @@ impl Exec {
             number,
             kind,
             asked_by: None,
+            signallers: VecDeque::new(),
             line: Some(line),
             gate: Some(gate),
             input,
@@ -352,6 +358,17 @@ impl Exec {
         self.give_up_at = Some(Instant::now() + ENDING_LIMIT);
         self.gate = None;
         self.order(shepherd::END);
+    }
+
+    /// Has a signal passed on; whoever asked is answered when it was. Says whether it is on its way.
+    pub(crate) fn order_signal(&mut self, word: u8, by: (u64, u64)) -> bool {
+        let room = self.signallers.len() < MAX_SIGNALLERS;
+        let sent =
+            room && self.line.as_ref().is_some_and(|line| fd::try_send(line, &[word]).is_ok());
+        if sent {
+            self.signallers.push_back(by);
+        }
+        sent
     }
 
     pub(crate) fn order(&self, word: u8) {

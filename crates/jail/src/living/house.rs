@@ -350,6 +350,20 @@ impl House {
         (received.length > 0).then_some(())
     }
 
+    /// Hears all that init has said until now: what somebody touched is told before he goes on, and so before his end.
+    pub(super) fn hear_rest(&mut self) {
+        for _ in 0..MAX_LAST_WORDS {
+            let mut said = [PollFd::new(&self.init.notes, PollFlags::IN)];
+            let asked = wait(&mut said, Duration::ZERO);
+            if asked.is_err() || !said[0].revents().contains(PollFlags::IN) {
+                return;
+            }
+            if self.hear_init().is_none() {
+                return;
+            }
+        }
+    }
+
     pub(super) fn end_now(&mut self) {
         if let Some(ending) = &mut self.ending {
             (ending.until, ending.pressed) = (Instant::now() + ENDING_LIMIT, true);

@@ -25,6 +25,8 @@ use crate::tree;
 pub(crate) const END: u8 = 255;
 /// What it tells the keeper first, so that its process id is known.
 pub(crate) const HERE: &[u8] = b"h";
+/// A signal was passed on.
+pub(crate) const PASSED: &[u8] = b"s";
 /// With the outer end of the exec's terminal.
 pub(crate) const TERMINAL: &[u8] = b"t";
 
@@ -115,6 +117,8 @@ impl Herd<'_> {
             // It may have ended meanwhile. A program that has no group of its own yet has not begun.
             kill_process_group(self.program, signal).ok();
         }
+        // A keeper that cannot hear has other troubles, or is gone.
+        fd::try_send(self.line, PASSED).ok();
         Ok(true)
     }
 

@@ -32,6 +32,8 @@ pub const MAX_INPUT_BYTES: usize = 64 << 10;
 pub const MAX_EXECS: usize = 64;
 /// Ended execs whose records are kept; the oldest go first.
 pub const MAX_KEPT: usize = 256;
+/// What all ended execs of a sandbox may keep of their output on the host's disk; the oldest go first.
+pub const MAX_KEPT_BYTES: u64 = 256 << 20;
 /// Clients at once.
 pub const MAX_CLIENTS: usize = 64;
 /// File agents at once.

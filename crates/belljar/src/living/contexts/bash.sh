@@ -6,7 +6,7 @@ __bj_nonce=NONCE
 # function, because it leaves those.
 __bj_begin() {
   # Leaves the code, and every function that it stands in, one command after the other.
-  trap '__bj_stopped=1; set -T; trap "return 130 2>/dev/null" DEBUG; return 130 2>/dev/null' INT
+  trap '__bj_stopped=1; printf "\x1e%s%se000e{\"heard\":true}" "$__bj_nonce" "$__bj_call" >&251; set -T; trap "return 130 2>/dev/null" DEBUG; return 130 2>/dev/null' INT
   __bj_stopped=
   __bj_call=$1
   printf '\x1e%s%se000e{"begin":true}' "$__bj_nonce" "$__bj_call" >&250

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Settings;
 use super::channel::{Channel, Heard};
@@ -11,7 +11,7 @@ use super::frames::{Frames, Piece};
 use super::gathered::{Gathered, Told};
 use crate::model::error::Error;
 use crate::model::outcome::Stream;
-use crate::model::sandbox::{CodeError, CodeEvent, ExecEnd};
+use crate::model::sandbox::{CodeError, CodeEvent, ExecEnd, Interrupted};
 
 /// The mark on the second stream comes right after the one on the first, unless the code closed it.
 const MARK_WAIT: Duration = Duration::from_millis(500);
@@ -20,17 +20,20 @@ const ENDING: Duration = Duration::from_secs(10);
 const SIGINT: i32 = 2;
 
 /// What somebody else wants of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Act {
-    Interrupt,
+    /// And to know what came of it.
+    Interrupt(oneshot::Sender<Interrupted>),
     Kill,
 }
 
 /// Why we stopped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Somebody asked for it. Code may refuse: then there is `restart`.
+    /// Somebody asked for it. Code that has heard it may refuse: then there is `restart`.
     Asked,
+    /// Somebody asked for it, and it was not heard.
+    Deaf,
     Time(Duration),
     Output(u64),
     /// Nobody waits for it any more.
@@ -69,9 +72,17 @@ pub(super) struct Call<'a> {
     deadline: Instant,
     timeout: Duration,
     grace: Duration,
-    /// Node loses a signal that comes just between two of its ways to take one, and bash one for a program that it is about to
-    /// start: so it is sent again.
-    again: Option<Duration>,
+    deaf: Duration,
+    /// A signal may come where nothing takes it: between two of node's ways to take one, or to a program that bash is about to
+    /// start. Until the code has heard it, it is sent again so far apart.
+    again: Duration,
+    /// When to send it next; from the first on.
+    send_at: Option<Instant>,
+    /// Somebody asked for an interrupt: if the code has not heard it by then, its context is ended.
+    heard_by: Option<Instant>,
+    heard: bool,
+    /// Who wants to know what came of it.
+    interrupters: Vec<oneshot::Sender<Interrupted>>,
     /// Most that it may write.
     output_bytes: u64,
     events: &'a mpsc::Sender<CodeEvent>,
@@ -101,7 +112,12 @@ impl<'a> Call<'a> {
             deadline: Instant::now() + timeout,
             timeout,
             grace: settings.grace,
-            again: None,
+            deaf: settings.deaf,
+            again: settings.grace,
+            send_at: None,
+            heard_by: None,
+            heard: false,
+            interrupters: Vec::new(),
             output_bytes: settings.output_bytes,
             events,
             acts,
@@ -116,51 +132,78 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Interrupts until they are heeded, so far apart.
+    /// Interrupts until they are heard, so far apart.
     pub(super) fn interrupt_again(&mut self, after: Duration) {
-        self.again = Some(after);
+        self.again = after;
+    }
+
+    /// Tells those who interrupted it what came of that.
+    pub(super) fn answer(&mut self, outcome: Interrupted) {
+        for interrupter in self.interrupters.drain(..) {
+            interrupter.send(outcome).ok(); // who asked may be gone
+        }
     }
 
     /// Listens until it has ended.
     pub(super) async fn follow(&mut self, line: &mut Line) -> Result<Ended, Error> {
         loop {
             let is_free = matches!(self.stop, None | Some(Stop::Asked));
+            let (due, heard_by) = (self.due(), self.heard_by);
             tokio::select! {
                 heard = line.channel.hear() => {
                     if let Some(ended) = self.take(line, heard?).await {
                         return Ok(ended);
                     }
                     if is_free && self.gathered.bytes() > self.output_bytes {
-                        self.halt(line, Stop::Output(self.output_bytes)).await?;
+                        self.halt(Stop::Output(self.output_bytes));
                     }
                 }
                 () = sleep_until(self.deadline) => match self.stop {
                     _ if self.told.is_some() => return Ok(self.end()),
-                    _ if is_free => self.halt(line, Stop::Time(self.timeout)).await?,
+                    _ if is_free => self.halt(Stop::Time(self.timeout)),
                     _ => return self.kill(line).await,
                 },
                 Some(act) = self.acts.recv() => match act {
-                    Act::Interrupt => {
+                    Act::Interrupt(answer) => {
                         self.stop = self.stop.or(Some(Stop::Asked));
-                        line.channel.signal(SIGINT).await?;
+                        self.interrupters.push(answer);
+                        self.interrupt();
+                        self.heard_by.get_or_insert_with(|| Instant::now() + self.deaf);
                     }
                     Act::Kill => {
                         self.stop = Some(Stop::Killed);
                         return self.kill(line).await;
                     }
                 },
-                () = sleep(self.again.unwrap_or_default()), if self.stop.is_some() && self.again.is_some() => {
+                () = moment(due) => {
+                    self.send_at = Some(Instant::now() + self.again);
                     line.channel.signal(SIGINT).await?;
                 }
-                () = self.events.closed(), if is_free => self.halt(line, Stop::Abandoned).await?,
+                () = moment(heard_by) => {
+                    self.stop = Some(Stop::Deaf);
+                    return self.kill(line).await;
+                }
+                () = self.events.closed(), if is_free => self.halt(Stop::Abandoned),
             }
         }
     }
 
-    async fn halt(&mut self, line: &mut Line, why: Stop) -> Result<(), Error> {
+    fn halt(&mut self, why: Stop) {
         self.stop = Some(why);
         self.deadline = Instant::now() + self.grace;
-        line.channel.signal(SIGINT).await
+        self.heard_by = None; // the deadline is nearer
+        self.interrupt();
+    }
+
+    /// Has an interrupt sent, as soon as the context has taken up the code: before that it would meet what was before.
+    fn interrupt(&mut self) {
+        self.heard = false;
+        self.send_at = Some(Instant::now());
+    }
+
+    /// When an interrupt is to be sent.
+    fn due(&self) -> Option<Instant> {
+        self.send_at.filter(|_| self.begun && !self.heard)
     }
 
     async fn kill(&mut self, line: &mut Line) -> Result<Ended, Error> {
@@ -227,6 +270,10 @@ impl<'a> Call<'a> {
     async fn message(&mut self, stream: Stream, told: Told) {
         if stream == Stream::Stderr {
             self.is_marked |= told.end;
+            if told.heard && self.stop.is_some() {
+                (self.heard, self.heard_by) = (true, None);
+                self.answer(Interrupted::Heard);
+            }
         } else if told.end {
             self.told = Some(told);
         } else if told.begin {
@@ -257,6 +304,14 @@ impl<'a> Call<'a> {
     }
 }
 
+/// That moment; never, where there is none.
+async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 fn frames(line: &mut Line, stream: Stream) -> &mut Frames {
     match stream {
         Stream::Stdout => &mut line.stdout,
@@ -269,7 +324,7 @@ pub(super) fn stopped_error(stop: Stop, told: Option<CodeError>) -> CodeError {
     let traceback = told.as_ref().map(|told| told.traceback.clone()).unwrap_or_default();
     let line = told.as_ref().and_then(|told| told.line);
     let (name, value) = match stop {
-        Stop::Asked | Stop::Abandoned | Stop::Killed => {
+        Stop::Asked | Stop::Deaf | Stop::Abandoned | Stop::Killed => {
             return told.unwrap_or_else(|| CodeError {
                 name: "Interrupted".to_owned(),
                 value: "the code was interrupted".to_owned(),

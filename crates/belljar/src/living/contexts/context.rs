@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::call::{Act, Call, Ended, Line, Stop, stopped_error};
@@ -19,12 +19,12 @@ use super::{Contexts, Saved, Settings};
 use crate::execution_id::new_id;
 use crate::model::error::Error;
 use crate::model::outcome::{FaultDomain, Verdict};
-use crate::model::sandbox::{CodeError, CodeEvent, CodeResult, ContextInfo, ExecEnd};
+use crate::model::sandbox::{CodeError, CodeEvent, CodeResult, ContextInfo, ExecEnd, Interrupted};
 
 const SIGINT: i32 = 2;
-/// Between two interrupts of the same call of node, which loses some.
+/// Between two interrupts of the same call that was not heard of: some come where nothing takes them.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The same of bash: a program that it is just about to start does not hear the first. Long enough for most to clear up.
+/// The same of bash, which hears of one when the program that it waits for has ended: long enough for most to clear up.
 const AGAIN_BASH: Duration = Duration::from_secs(2);
 /// A process that had died before it took up the code is replaced; one that does so at once is not.
 const STARTS: usize = 2;
@@ -167,10 +167,13 @@ impl Context {
         Ok(Line { channel, stdout: frames(), stderr: frames(), restarted })
     }
 
-    /// Whether there was a call to interrupt.
-    pub(super) fn interrupt(&self) -> bool {
-        // Full: it has been told often enough.
-        lock(&self.acts).as_ref().is_some_and(|acts| acts.try_send(Act::Interrupt).is_ok())
+    /// Interrupts the call that runs, and says what came of it.
+    pub(super) async fn interrupt(&self) -> Interrupted {
+        let Some(acts) = lock(&self.acts).clone() else { return Interrupted::Idle };
+        let (answer, answered) = oneshot::channel();
+        // Whoever is not there to answer has ended meanwhile.
+        acts.send(Act::Interrupt(answer)).await.ok();
+        answered.await.unwrap_or(Interrupted::Ended)
     }
 
     /// Ends its process, and with it the call that runs.
@@ -225,27 +228,31 @@ impl Context {
         count: u64,
     ) -> Result<Came<'a>, Error> {
         for start in 1.. {
+            // From here on it can be interrupted and ended, also while its process is begun.
+            let (sender, acts) = mpsc::channel(4);
+            *lock(&self.acts) = Some(sender);
             let there = match line {
                 Some(there) => there,
                 None => line.insert(self.begin(all).await?),
             };
             let restarted = std::mem::take(&mut there.restarted);
-            let (sender, acts) = mpsc::channel(4);
-            *lock(&self.acts) = Some(sender);
             let context = self.id.clone();
             let started = CodeEvent::Started { context, count, restarted };
             let id = digits()?[..CALL_DIGITS].to_owned();
             let mut call = Call::new(id, asked.timeout, &asked.settings, events, acts, started);
-            match self.language {
-                Language::Node => call.interrupt_again(AGAIN),
-                Language::Bash => call.interrupt_again(AGAIN_BASH),
-                Language::Python => {}
-            }
+            call.interrupt_again(match self.language {
+                Language::Node | Language::Python => AGAIN,
+                Language::Bash => AGAIN_BASH,
+            });
             let order = Order { call: &call.id, number: count, code: &asked.code, env: &asked.env };
             // One that has ended does not take it; that is heard next.
             there.channel.write(&self.language.request(&order)).await.ok();
             let ended = call.follow(there).await?;
             *lock(&self.acts) = None;
+            call.answer(match &ended {
+                Ended::Told(_) => Interrupted::Ended,
+                Ended::Died { .. } | Ended::Strange => Interrupted::Restarted,
+            });
             let is_unused = matches!(ended, Ended::Died { begun: false, .. });
             if !is_unused || start == STARTS || call.stop.is_some() {
                 return Ok(Came { call, ended, restarted });
@@ -314,7 +321,7 @@ impl Context {
         let language = self.language.name();
         let gone = "its variables are gone, and the next call begins in a fresh one";
         match stop {
-            Some(stop @ (Stop::Time(_) | Stop::Output(_))) => {
+            Some(stop @ (Stop::Time(_) | Stop::Output(_) | Stop::Deaf)) => {
                 let error = stopped_error(stop, None);
                 let value = format!("{} and did not heed it: {gone}", error.value);
                 CodeError { value, ..error }

@@ -24,6 +24,8 @@ const MAX_NAME_BYTES: usize = 200;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Told {
     pub begin: bool,
+    /// It takes an interrupt.
+    pub heard: bool,
     pub end: bool,
     pub error: Option<CodeError>,
     /// Of bash: the status of the last command, and whether an interrupt ended it.

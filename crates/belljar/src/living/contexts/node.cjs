@@ -184,7 +184,11 @@ function astray(error) {
 
 Object.assign(globalThis, { require: createRequire(path.join(own.cwd(), "cell.js")), display });
 own.argv.length = 1;
-own.on("SIGINT", () => interrupt?.());
+own.on("SIGINT", () => {
+  if (!interrupt) return;
+  tell({ heard: true }, MARKS);
+  interrupt();
+});
 own.on("uncaughtException", astray);
 own.on("unhandledRejection", astray);
 let pending = [];

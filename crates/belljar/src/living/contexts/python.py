@@ -185,8 +185,15 @@ def show(*values, **_):
 
 
 def send_result(main, data):
-    flush()
-    channel.tell({"main": main, "dropped": data.pop("", [0])[1:], "result": data})
+    cells.ours += 1  # an interrupt in the middle would leave half a message
+    try:
+        flush()
+        channel.tell({"main": main, "dropped": data.pop("", [0])[1:], "result": data})
+    finally:
+        cells.ours -= 1
+    if cells.owed and cells.running and not cells.ours:
+        cells.owed = False
+        raise KeyboardInterrupt
 
 
 # Figures of matplotlib.
@@ -247,6 +254,7 @@ class Cells:
         self.module.__dict__.update(__builtins__=builtins, display=show)
         sys.modules["__main__"], sys.argv = self.module, [""]
         self.flags, self.loop, self.running = TOP_LEVEL_AWAIT, None, False
+        self.begun, self.owed, self.ours = False, False, 0
 
     def run(self, code, number):
         name = "<cell %d>" % number
@@ -261,7 +269,9 @@ class Cells:
                 self.present(self.evaluate(value), code)
             send_figures()
         finally:
+            cells.ours += 1
             flush()
+            cells.ours -= 1
 
     def compile(self, tree, name, mode):
         code = compile(tree, name, mode, flags=self.flags, dont_inherit=True)
@@ -349,8 +359,12 @@ def no_input(*_):
 
 
 def interrupted(*_):
-    if cells.running:
+    if not cells.begun:
+        return  # nothing of a call runs
+    channel.tell({"heard": True}, channel.marks)
+    if cells.running and not cells.ours:
         raise KeyboardInterrupt
+    cells.owed = True
 
 
 def mend_streams():
@@ -369,18 +383,22 @@ def mend_streams():
 def one_call(order):
     """Runs the code; an error of it, or None."""
     channel.call, error = order["call"], None
+    cells.begun, cells.owed, cells.ours = True, False, 0
+    signal.signal(signal.SIGINT, interrupted)
     channel.tell({"begin": True})
     mend_streams()
     os.environ.update(order["env"])
-    signal.signal(signal.SIGINT, interrupted)
     try:
         cells.running = True
+        if cells.owed:
+            raise KeyboardInterrupt
         cells.run(order["code"], order["number"])
         cells.running = False
     except BaseException as raised:
         cells.running = False
         error = describe(raised, "<cell %d>" % order["number"])
         raised.__traceback__ = None  # it would hold what the code's functions held
+    cells.begun = False
     if os.getpid() != channel.pid:  # a copy that came back here instead of ending
         sys.stderr.write(error["traceback"] if error else "")
         flush()
@@ -418,7 +436,7 @@ def main():
             try:
                 error = one_call(order)
             except KeyboardInterrupt as late:  # between the end of the code and our seeing it
-                cells.running, error = False, describe(late, "")
+                cells.running, cells.begun, error = False, False, describe(late, "")
             finish(error, before)
         except OSError:
             leave(74)  # the code closed what we speak through

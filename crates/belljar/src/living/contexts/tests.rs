@@ -8,7 +8,7 @@ use super::channel::Soon;
 use super::{Contexts, MAX_CONTEXTS, MAX_WAITING, Settings};
 use crate::model::error::Error;
 use crate::model::outcome::Stream;
-use crate::model::sandbox::{CodeEvent, CodeRequest, CodeResult, RichResult};
+use crate::model::sandbox::{CodeEvent, CodeRequest, CodeResult, Interrupted, RichResult};
 
 mod bash;
 mod contexts;
@@ -44,7 +44,8 @@ async fn run(contexts: &Arc<Contexts>, language: &str, code: &str) -> CodeResult
 async fn run_and_interrupt(contexts: &Arc<Contexts>, language: &str, code: &str) -> CodeResult {
     let mut sink = |event| {
         if matches!(event, CodeEvent::Output { .. }) {
-            contexts.interrupt(language).unwrap();
+            let (contexts, language) = (Arc::clone(contexts), language.to_owned());
+            tokio::spawn(async move { contexts.interrupt(&language).await.unwrap() });
         }
     };
     contexts.run(asked(language, code), &mut sink).await.unwrap()

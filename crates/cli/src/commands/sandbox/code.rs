@@ -1,7 +1,7 @@
 //! Code in contexts, from the command line.
 
 use base64::Engine as _;
-use belljar::sandbox::{CodeRequest, CodeResult, ContextInfo};
+use belljar::sandbox::{CodeRequest, CodeResult, ContextInfo, Interrupted, Interruption};
 use belljar::{Error, Stream};
 use belljar_server::{Problem, wire};
 use hyper::Method;
@@ -126,11 +126,24 @@ pub(super) async fn contexts(called: &Called, args: &Contexts) -> Result<u8, Fai
         let made: ContextInfo = called.way.post(&at(&args.name, "/contexts"), &asked).await?;
         return Ok(if called.json { render::json(&made) } else { render::line(&made.id) });
     }
-    let order = match (&args.interrupt, &args.restart, &args.remove) {
-        (Some(id), ..) => Some((Method::POST, one(id, "/interrupt"))),
-        (None, Some(id), _) => Some((Method::POST, one(id, "/restart"))),
-        (None, None, Some(id)) => Some((Method::DELETE, one(id, ""))),
-        (None, None, None) => None,
+    if let Some(id) = &args.interrupt {
+        let came: Interruption =
+            called.way.post(&one(id, "/interrupt"), &serde_json::json!({})).await?;
+        if called.json {
+            return Ok(render::json(&came));
+        }
+        render::words(match came.outcome {
+            Interrupted::Idle => "nothing ran in it",
+            Interrupted::Heard => "the code has heard it",
+            Interrupted::Ended => "the code has ended",
+            Interrupted::Restarted => "the code did not heed it: its context is a fresh one now",
+        });
+        return Ok(0);
+    }
+    let order = match (&args.restart, &args.remove) {
+        (Some(id), _) => Some((Method::POST, one(id, "/restart"))),
+        (None, Some(id)) => Some((Method::DELETE, one(id, ""))),
+        (None, None) => None,
     };
     if let Some((method, path)) = order {
         called.way.tell(method, &path, empty()).await?;

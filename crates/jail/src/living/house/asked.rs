@@ -83,7 +83,7 @@ impl House {
                 },
                 None => unknown(&exec),
             },
-            Ask::Signal { exec, signal } => self.signal(&exec, signal),
+            Ask::Signal { exec, signal } => return self.signal(to, &exec, signal),
             Ask::Follow { exec } => return self.follow(to, &exec),
             Ask::Unfollow { exec } => {
                 self.clients.as_mut()?.unfollow(to.0, &exec);
@@ -242,21 +242,24 @@ impl House {
         }
     }
 
-    fn signal(&mut self, id: &str, signal: i32) -> Answer {
+    /// Whoever sends one is answered when it was sent: what he asks for next meets nothing that he asked for before.
+    fn signal(&mut self, to: (u64, u64), id: &str, signal: i32) -> Answered {
         let Some(exec) = self.running(id) else {
-            return unknown(id);
+            return Some(unknown(id));
         };
-        match u8::try_from(signal) {
+        Some(match u8::try_from(signal) {
             Ok(9) => {
                 exec.order_end(Cause::Cancelled);
                 Answer::Done
             }
             Ok(word) if (1..=31).contains(&signal) && signal != SIGKILL => {
-                exec.order(word);
-                Answer::Done
+                if exec.order_signal(word, to) {
+                    return None;
+                }
+                refuse(Refusal::Unable, "whoever looks after it was stopped by somebody inside")
             }
             _ => refuse(Refusal::Wrong, "a signal is a number from 1 to 31"),
-        }
+        })
     }
 
     /// From now on it is told how far it has come, and first where it is.

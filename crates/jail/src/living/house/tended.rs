@@ -12,7 +12,7 @@ use crate::living::exec::{Exec, Kind};
 use crate::living::inside::borrowed;
 use crate::living::lookout::Lookout;
 use crate::living::records;
-use crate::living::shepherd::{HERE, TERMINAL};
+use crate::living::shepherd::{HERE, PASSED, TERMINAL};
 use crate::living::talk::{Answer, EXEC_EVENTS, EndReason, RecordedEnd};
 use crate::notify::{Ear, now_ms};
 use crate::plan::{Files, Program};
@@ -51,6 +51,10 @@ impl House {
         let sender = received.sender;
         match &bytes[..received.length] {
             HERE => exec.meet(sender),
+            PASSED => {
+                let by = exec.signallers.pop_front();
+                self.answer_signallers(by);
+            }
             TERMINAL => {
                 let taken = received.fds.into_iter().next().map(|outer| exec.take_terminal(outer));
                 if !matches!(taken, Some(Ok(()))) {
@@ -67,6 +71,13 @@ impl House {
                 Some(Note::Ended(ending)) => self.finish(number, Some(ending)),
                 _ => exec.order_end(Cause::Cancelled),
             },
+        }
+    }
+
+    /// Their signals were passed on, or are of no use to anybody any more.
+    fn answer_signallers(&mut self, all: impl IntoIterator<Item = (u64, u64)>) {
+        if let Some(clients) = &mut self.clients {
+            all.into_iter().for_each(|to| clients.answer(to, Answer::Done, &[]));
         }
     }
 
@@ -150,7 +161,10 @@ impl House {
             return;
         }
         match exec.release() {
-            Ok(()) => self.tell_begun(place, checks),
+            Ok(()) => {
+                self.gauge.wake();
+                self.tell_begun(place, checks);
+            }
             Err(errno) => self.fail(number, Stopped::new(Step::ReadBack, errno).into()),
         }
     }
@@ -256,9 +270,12 @@ impl House {
             self.execs[place].line = None;
             return self.sweep();
         }
+        self.hear_rest();
         let mut buffer = std::mem::take(&mut self.buffer);
         self.execs[place].drain(&mut buffer, &self.hidden);
         self.buffer = buffer;
+        let waiting = std::mem::take(&mut self.execs[place].signallers);
+        self.answer_signallers(waiting);
         let exec = &mut self.execs[place];
         (exec.ended, exec.line, exec.gate) = (true, None, None);
         exec.input = crate::living::streams::Input::default();

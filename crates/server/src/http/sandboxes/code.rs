@@ -8,7 +8,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::Error;
 use belljar::living::Sandboxes;
-use belljar::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo};
+use belljar::sandbox::{CodeEvent, CodeRequest, CodeResult, ContextInfo, Interruption};
 use hyper::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,8 @@ pub(super) fn enter(api: &mut Api) {
     api.post(&at("/contexts"), create, made);
     let done = |id, summary| look(id, WRITE, summary).gives_nothing().refuses(STATE);
     api.delete(&at("/contexts/{id}"), remove, done("context_remove", "End a context"));
-    let interrupted = done("context_interrupt", "Interrupt what a context runs");
+    let interrupted = look("context_interrupt", WRITE, "Interrupt what a context runs");
+    let interrupted = interrupted.gives::<Interruption>(200).refuses(STATE);
     api.post(&at("/contexts/{id}/interrupt"), interrupt, interrupted);
     let restarted = done("context_restart", "Begin a context anew").heavy();
     api.post(&at("/contexts/{id}/restart"), restart, restarted);
@@ -170,9 +171,8 @@ async fn remove(
 async fn interrupt(
     Mine(sandboxes): Mine,
     Path((name, id)): Path<(String, String)>,
-) -> Result<StatusCode, Problem> {
-    sandboxes.interrupt_context(&name, &id).await.map_err(told)?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Answer<Interruption> {
+    sandboxes.interrupt_context(&name, &id).await.map(axum::Json).map_err(told)
 }
 
 async fn restart(

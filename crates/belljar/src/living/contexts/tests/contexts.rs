@@ -189,3 +189,54 @@ async fn events_come_as_they_happen_and_in_order() {
     assert!(events[3..].contains(&output("b")) || events[3..].contains(&output("b\n")));
     assert!(matches!(events.last(), Some(CodeEvent::Result(result)) if result.main));
 }
+
+#[tokio::test]
+async fn what_came_of_an_interrupt_is_told_and_code_that_is_deaf_is_ended_with_its_context() {
+    let settings = Settings {
+        timeout: Duration::from_millis(PATIENCE_MS),
+        deaf: Duration::from_millis(700),
+        ..Settings::default()
+    };
+    let all = contexts_with(settings);
+    let interrupted = async |code: &str| {
+        let (said, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let mut sink = |event| {
+            if matches!(event, CodeEvent::Output { .. }) {
+                said.send(()).unwrap();
+            }
+        };
+        let interrupt = async {
+            heard.recv().await;
+            all.interrupt("python").await.unwrap()
+        };
+        let (told, came) = tokio::join!(all.run(asked("python", code), &mut sink), interrupt);
+        (told.unwrap(), came)
+    };
+    run(&all, "python", "kept = 41").await;
+    let (told, came) = interrupted("import time; print('go'); time.sleep(1000)").await;
+    assert!(matches!(came, Interrupted::Heard | Interrupted::Ended), "{came:?}");
+    assert_eq!(error_name(&told), "KeyboardInterrupt");
+    // What has heard it may take longer than what has not.
+    let clears = "import time\ntry:\n    print('go'); time.sleep(1000)\nfinally:\n    time.sleep(1.5); done = 1";
+    let (told, came) = interrupted(clears).await;
+    assert_eq!((error_name(&told), came), ("KeyboardInterrupt", Interrupted::Heard));
+    assert_eq!(value(&run(&all, "python", "kept + done").await), "42");
+    let deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('go')\nwhile True: pass";
+    let (told, came) = interrupted(deaf).await;
+    assert_eq!((error_name(&told), came), ("Interrupted", Interrupted::Restarted));
+    assert!(told.error.as_ref().unwrap().value.contains("did not heed it"), "{told:?}");
+    let next = run(&all, "python", "kept").await;
+    assert!(next.restarted && error_name(&next) == "NameError");
+}
+
+#[tokio::test]
+async fn an_interrupt_in_the_middle_of_a_long_result_leaves_the_context_sound() {
+    let all = contexts();
+    run(&all, "python", "kept = 41").await;
+    let shows = "print('go')\nwhile True: display({'text/plain': 'x' * 300000}, raw=True)";
+    for _ in 0..5 {
+        let told = run_and_interrupt(&all, "python", shows).await;
+        assert_eq!(error_name(&told), "KeyboardInterrupt", "{:?}", told.error);
+        assert_eq!(value(&run(&all, "python", "kept").await), "41");
+    }
+}

@@ -123,7 +123,7 @@ async fn interrupts_end_the_code_and_keep_the_variables() {
         assert_eq!(error_name(&told), "KeyboardInterrupt", "{busy}");
         assert_eq!(value(&run(&all, "python", "kept").await), "41", "{busy}");
     }
-    assert!(!all.interrupt("python").unwrap());
+    assert_eq!(all.interrupt("python").await.unwrap(), Interrupted::Idle);
 }
 
 #[tokio::test]
