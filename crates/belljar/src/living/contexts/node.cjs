@@ -12,7 +12,49 @@ const MAX_FRAME = 4000; // with its head below PIPE_BUF: written at once, or oth
 const MAX_TEXT = 1 << 20, MAX_RESULT = 14 << 20;
 const INTERRUPTED = "ERR_SCRIPT_EXECUTION_INTERRUPTED";
 
+const LOOK_MS = 20; // how often it is looked for an interrupt while the code waits
+
 let session = null;
+const soon = setImmediate, every = setInterval, noMore = clearInterval;
+
+// Node's own thread that waits for interrupts, held for as long as we live. A listener in its place would be taken away and
+// put back around each script that a signal may end, and one that comes in between would end us.
+const watchdog = (() => {
+  const told = own.noDeprecation;
+  own.noDeprecation = true;
+  try {
+    const found = own.binding("contextify");
+    return found.startSigintWatchdog() && found;
+  } catch {
+    return null; // another node: then with a listener
+  } finally {
+    own.noDeprecation = told;
+  }
+})();
+
+function heard() {
+  if (!interrupt) return;
+  tell({ heard: true }, MARKS);
+  interrupt();
+}
+
+// Whether one came since this was last asked, while no script was there to be ended.
+function wasInterrupted() {
+  watchdog.startSigintWatchdog();
+  return watchdog.stopSigintWatchdog();
+}
+
+// Before a call: what came before it is not for it, and listeners of the last do not stand in our way.
+function forgetInterrupts() {
+  if (!watchdog) return;
+  if (own.listenerCount("SIGINT") > 0) {
+    own.removeAllListeners("SIGINT");
+    watchdog.stopSigintWatchdog();
+    watchdog.startSigintWatchdog();
+  }
+  wasInterrupted();
+}
+
 const nap = new Int32Array(new SharedArrayBuffer(4));
 let nonce = null, call = "00000000", waiting = [], busy = false, interrupt = null;
 
@@ -135,6 +177,7 @@ async function run(order) {
   const before = Object.keys(order.env).map((key) => [key, own.env[key]]);
   Object.assign(own.env, order.env);
   let error = null;
+  const looking = watchdog && every(() => wasInterrupted() && heard(), LOOK_MS);
   // A new one each time: an interrupt may leave the last in the middle of something.
   session?.disconnect();
   session = new inspector.Session();
@@ -154,6 +197,7 @@ async function run(order) {
     error = raised?.details ? describe(raised.value, raised.details, name, most) : describe(raised, null, name, most);
   }
   interrupt = null;
+  if (looking) noMore(looking);
   delete globalThis.__belljar_run;
   session.post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
   for (const [key, value] of before) value === undefined ? delete own.env[key] : own.env[key] = value;
@@ -169,6 +213,9 @@ async function next() {
     if (nonce === null) {
       nonce = order.nonce;
     } else {
+      // A signal that came before this order is dispatched within this turn of the loop, and must meet nothing.
+      await new Promise((turn) => soon(turn));
+      forgetInterrupts();
       call = order.call;
       tell({ begin: true });
       await run(order);
@@ -184,11 +231,7 @@ function astray(error) {
 
 Object.assign(globalThis, { require: createRequire(path.join(own.cwd(), "cell.js")), display });
 own.argv.length = 1;
-own.on("SIGINT", () => {
-  if (!interrupt) return;
-  tell({ heard: true }, MARKS);
-  interrupt();
-});
+if (!watchdog) own.on("SIGINT", heard);
 own.on("uncaughtException", astray);
 own.on("unhandledRejection", astray);
 let pending = [];
