@@ -189,7 +189,10 @@ fn a_file_is_whole_or_as_it_was_whoever_is_killed_while_it_is_put() {
         assert_eq!(listed(&served), kept, "the agent was killed");
         // The keeper.
         let mut slow = half_put(&served, name);
+        let all = wait_for("an agent", || Some(agents(&served)).filter(|all| !all.is_empty()));
         kill(keeper_of(&directory(&served)).expect("it stands"));
+        // Its agent dies a moment after it, and could bring what comes until then to its end.
+        wait_until("its agents are gone", || !all.iter().any(|one| lives(*one)));
         slow.write(&[b'n'; 1_000_000]).ok();
         assert_ne!(slow.answer().status / 100, 2, "{name}");
         start(&served);
