@@ -86,7 +86,7 @@ fn slow_bodies_of_one_tenant_keep_no_other_out() {
         let head = format!(
             "POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {slow}\r\n{}\
              Content-Length: 50\r\n\r\n{{",
-            if number % 2 == 0 { key.as_str() } else { "" }
+            if number.is_multiple_of(2) { key.as_str() } else { "" }
         );
         one.write(head.as_bytes()).expect("read");
         one

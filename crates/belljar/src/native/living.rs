@@ -377,10 +377,10 @@ impl Living {
 
 /// The same where what the exec lacks, a terminal or an open input, is its state and no fault.
 fn unfit(answer: Answer) -> Error {
-    match answer {
-        Answer::Refused { why: Refusal::Unable, message } => Error::Conflict { what: message },
-        answer => unexpected(answer),
+    if let Answer::Refused { why: Refusal::Unable, message } = answer {
+        return Error::Conflict { what: message };
     }
+    unexpected(answer)
 }
 
 /// An answer that is not the one that was hoped for.

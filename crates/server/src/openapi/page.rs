@@ -205,11 +205,10 @@ fn kind(schema: &Value) -> String {
     if !schema["const"].is_null() {
         return format!("<code>{}</code>", words(&schema["const"]));
     }
-    match &schema["type"] {
-        Value::Array(types) => {
-            types.iter().map(|one| typed(&words(one), schema)).collect::<Vec<_>>().join(" | ")
-        }
-        one => typed(&words(one), schema),
+    let typed = |one| typed(&words(one), schema);
+    match schema["type"].as_array() {
+        Some(types) => types.iter().map(typed).collect::<Vec<_>>().join(" | "),
+        None => typed(&schema["type"]),
     }
 }
 
@@ -242,10 +241,10 @@ fn fields(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
 
 /// A text of the document, fit for the page.
 fn words(text: &Value) -> String {
-    match text {
-        Value::String(text) => escaped(text),
-        Value::Null => String::new(),
-        other => escaped(&other.to_string()),
+    match text.as_str() {
+        Some(text) => escaped(text),
+        None if text.is_null() => String::new(),
+        None => escaped(&text.to_string()),
     }
 }
 
