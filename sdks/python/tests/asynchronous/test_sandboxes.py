@@ -50,6 +50,7 @@ async def test_code_keeps_its_variables_and_shows_its_values(server: Server) -> 
             other = await sandbox.contexts.create("python", cwd="/tmp")
             assert not (await sandbox.run_code("x", context=other.id)).ok
             assert other.id in [one.id for one in await sandbox.contexts.list()]
+            assert await sandbox.contexts.interrupt("python") == "idle"
             await sandbox.contexts.restart("python")
             assert not (await sandbox.run_code("x")).ok
             await sandbox.contexts.remove(other.id)

@@ -51,6 +51,7 @@ def test_code_keeps_its_variables_and_shows_its_values(server: Server) -> None:
             other = sandbox.contexts.create("python", cwd="/tmp")
             assert not (sandbox.run_code("x", context=other.id)).ok
             assert other.id in [one.id for one in sandbox.contexts.list()]
+            assert sandbox.contexts.interrupt("python") == "idle"
             sandbox.contexts.restart("python")
             assert not (sandbox.run_code("x")).ok
             sandbox.contexts.remove(other.id)

@@ -29,9 +29,14 @@ class Contexts:
         found = self._transport.items(f"{self._base}/contexts", "contexts")
         return [_read.context_info(one) for one in found]
 
-    def interrupt(self, id: str) -> None:
-        """As Ctrl-C would: the code that runs is ended, variables stay."""
-        self._transport.read(_retry.Call("POST", f"{self._base}/contexts/{_wire.segment(id)}/interrupt"))
+    def interrupt(self, id: str) -> str:
+        """As Ctrl-C would: the code that runs is ended, variables stay.
+
+        What came of it: ``idle`` (no code ran), ``heard`` (the code has it, and may be clearing up), ``ended``, or
+        ``restarted`` (the code did not hear it, and was ended with its context).
+        """
+        call = _retry.Call("POST", f"{self._base}/contexts/{_wire.segment(id)}/interrupt")
+        return str((self._transport.json(call))["outcome"])
 
     def restart(self, id: str) -> None:
         """Forgets everything."""
