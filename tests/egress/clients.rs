@@ -1,6 +1,6 @@
 //! Clients as they are: those that know nothing of proxies, and those that want one.
 
-use belljar_tests::Sandbox;
+use belljar_tests::{Program, Sandbox};
 
 use crate::rig::{Web, World, echo, prints};
 
@@ -128,10 +128,16 @@ def ask(name):
     a = s.recv(512); return socket.inet_ntoa(a[-4:]) if a[7] else a[3] & 15
 found = {ask(f'n{i}.wild.test') for i in range(10000)}
 print(len(found), all(str(one).startswith('198.19.') for one in found), ask('wild.test'), ask('n1.other.test'))";
+    // Whoever may ask the server itself learns the addresses, and tells it what it likes by names.
+    let bare = code.replace("('127.0.0.1', 53)", &format!("('127.0.0.1', {})", world.dns_port()));
+    let bare = Program::new("/usr/bin/python3").args(["-c", &bare]).run();
+    assert_eq!(bare.out(), "1 False 127.0.0.1 3\n", "{bare:?}");
+    assert!(world.asked().iter().any(|name| name == "n1.other.test"));
     let settings = world.settings_with(
         &world.rule(&["*.wild.test"], &[web.port], ""),
         "[network.budget]\nlookups_per_second = 1000000",
     );
     let outcome = world.sandbox_of(&settings).with(["--timeout", "100s"]).run_python(code);
     prints(&outcome, "10000 True 3 3");
+    assert_eq!(world.asked().iter().filter(|name| *name == "n1.other.test").count(), 1);
 }

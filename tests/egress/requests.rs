@@ -101,13 +101,16 @@ fn methods_and_paths_are_those_of_the_rule() {
     let port = web.port;
     let rule =
         world.rule(&["a.test"], &[port], "methods = [\"GET\"]\npath_prefixes = [\"/simple/\"]");
-    for (request, answer) in [
+    let all = [
         (r"GET /simple/x HTTP/1.1\r\nHost: a.test\r\n\r\n", "200"),
         (r"POST /simple/x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n", "403"),
         (r"GET /upload HTTP/1.1\r\nHost: a.test\r\n\r\n", "403"),
         (r"GET /simple/../upload HTTP/1.1\r\nHost: a.test\r\n\r\n", "403"),
         (r"GET /simple/%2e%2e/upload HTTP/1.1\r\nHost: a.test\r\n\r\n", "403"),
-    ] {
+    ];
+    assert_eq!(outside(port, &all.map(|(request, _)| request)), ["200"; 5].join("\n"));
+    let before = web.requests().len();
+    for (request, answer) in all {
         let sandbox = world.sandbox_with(&rule).args([port.to_string(), request.to_owned()]);
         prints(&sandbox.run_python(TALK), answer);
     }
@@ -117,7 +120,7 @@ fn methods_and_paths_are_those_of_the_rule() {
         proxied.replace('$', "\\$")
     );
     prints(&world.sandbox_with(&rule).run_bash(&code), "200 403 403");
-    assert_eq!(web.requests().len(), 2, "{:?}", web.requests());
+    assert_eq!(web.requests().len(), before + 2, "{:?}", web.requests());
 }
 
 #[test]

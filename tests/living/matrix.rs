@@ -108,7 +108,7 @@ fn row(verb: Verb) -> [Comes; 6] {
     match verb {
         Verb::Info | Verb::Execs | Verb::Logs | Verb::Contexts | Verb::Snapshots => READS,
         Verb::Diff | Verb::Fork | Verb::Snapshot | Verb::RemoveSnapshot | Verb::Export => READS,
-        Verb::Start => [NONE, To("running"), WRONG, WRONG, To("running"), No("backend")],
+        Verb::Start => [NONE, To("running"), WRONG, WRONG, To("running"), WRONG],
         Verb::Stop | Verb::Kill => [NONE, WRONG, To("stopped"), To("stopped"), WRONG, WRONG],
         Verb::Pause => [NONE, WRONG, To("paused"), WRONG, WRONG, WRONG],
         Verb::Resume => [NONE, WRONG, WRONG, To("running"), WRONG, WRONG],

@@ -318,12 +318,12 @@ impl Sandboxes {
             let Some(shown) = &record.shown else {
                 return Ok(Some(Shared { path: path.clone(), writable, identity: None }));
             };
-            if !shown.is_there() {
-                let why = "its workspace is another directory than when it was made, or is gone";
+            let identity = shown.identity();
+            if identity.is_none() {
+                let why = "its workspace is gone, or a link leads elsewhere now";
                 return Err(conflict(record, "start", why));
             }
-            let (path, identity) = (shown.path.clone(), Some(shown.identity));
-            return Ok(Some(Shared { path, writable, identity }));
+            return Ok(Some(Shared { path: shown.path.clone(), writable, identity }));
         }
         let Some(volume) = &workspace.volume else { return Ok(None) };
         // A tenant's volumes are its own; no name begins with a dot.

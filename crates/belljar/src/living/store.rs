@@ -212,7 +212,7 @@ impl Store {
         if workspace.is_some_and(|one| one.mode == WorkspaceMode::CopyOnWrite) {
             record.workspace = shown.map(copied);
         } else {
-            record.shown = shown;
+            record.shown = shown.map(|(path, _)| ShownWorkspace { path });
         }
         self.furnish(&mut record, Vec::new())?;
         self.commit_new(std::slice::from_ref(&record))?;
@@ -389,8 +389,11 @@ fn ids_of(record: &Record) -> Ids {
     Ids { uid: record.uid, gid: record.gid }
 }
 
+/// A host directory as it really is, with its device and inode.
+type Found = (PathBuf, (u64, u64));
+
 /// Looks at the host directory that is to be the workspace.
-fn open_workspace(new: &NewSandbox) -> Result<Option<ShownWorkspace>, StoreError> {
+fn open_workspace(new: &NewSandbox) -> Result<Option<Found>, StoreError> {
     let Some(path) = new.request.workspace.as_ref().and_then(|one| one.path.as_ref()) else {
         return Ok(None);
     };
@@ -405,13 +408,12 @@ fn open_workspace(new: &NewSandbox) -> Result<Option<ShownWorkspace>, StoreError
     if !status.is_dir() {
         return Err(wrong("is no directory".to_owned()).into());
     }
-    Ok(Some(ShownWorkspace { path: real, identity: (status.dev(), status.ino()) }))
+    Ok(Some((real, (status.dev(), status.ino()))))
 }
 
 /// The same directory as one whose changes stay in the sandbox from now on.
-fn copied(shown: ShownWorkspace) -> CopiedWorkspace {
+fn copied((path, identity): Found) -> CopiedWorkspace {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let ShownWorkspace { path, identity } = shown;
     CopiedWorkspace { path, identity, since: (now.tv_sec, now.tv_nsec) }
 }
 

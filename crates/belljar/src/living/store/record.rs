@@ -90,23 +90,22 @@ impl Point {
     }
 }
 
-/// A host directory, as it was when it was looked at.
+/// A host directory that is shown as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(transparent)]
 pub(crate) struct ShownWorkspace {
-    /// Without a link in it.
+    /// As it really was when the sandbox was made: without a link in it.
     pub path: PathBuf,
-    /// Device and inode: another directory under the same path is not the one that was meant.
-    pub identity: (u64, u64),
 }
 
 impl ShownWorkspace {
-    /// Whether that directory is still there.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Device and inode of the directory that is there now; nothing when none is, or when a link leads elsewhere. Another
+    /// directory in its place is as good: whoever can put it there could write there anyhow.
+    pub(crate) fn identity(&self) -> Option<(u64, u64)> {
         use std::os::unix::fs::MetadataExt;
-        let found = std::fs::canonicalize(&self.path).ok().filter(|path| *path == self.path);
-        let status = found.and_then(|path| std::fs::metadata(path).ok());
-        status.is_some_and(|status| (status.dev(), status.ino()) == self.identity)
+        let found = std::fs::canonicalize(&self.path).ok().filter(|path| *path == self.path)?;
+        let status = std::fs::metadata(found).ok().filter(std::fs::Metadata::is_dir)?;
+        Some((status.dev(), status.ino()))
     }
 }
 
