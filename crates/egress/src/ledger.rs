@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MAX_SHOWN: usize = 256;
 const OTHERS: &str = "(others)";
 /// How long a client that is refused waits while the keeper looks who it is.
-const WHO: Duration = Duration::from_secs(2);
+const WHO: Duration = Duration::from_secs(1);
 
 /// All of it.
 #[derive(Debug)]

@@ -320,8 +320,9 @@ impl Sandboxes {
             };
             let identity = shown.identity();
             if identity.is_none() {
-                let why = "its workspace is gone, or a link leads elsewhere now";
-                return Err(conflict(record, "start", why));
+                let (name, path) = (&record.name, shown.path.display());
+                let what = format!("the workspace of {name}, {path}, is gone, or a link now");
+                return Err(Error::Conflict { what });
             }
             return Ok(Some(Shared { path: shown.path.clone(), writable, identity }));
         }
