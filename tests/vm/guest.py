@@ -383,6 +383,110 @@ def serving(before, env, uid):
             server.wait()
 
 
+# Sandboxes that stay, on overlays of a kernel that takes its layers in one text (before Linux 6.5).
+
+
+@test
+def sandboxes_of_root_live():
+    Lives([], ROOT, 0).through()
+
+
+@test
+def sandboxes_of_an_ordinary_user_live():
+    Lives(AS_ANN, ANN, 1000).through()
+
+
+class Lives:
+    """The life of a sandbox, by commands. Not in /tmp: overlays need attributes that a tmpfs of old has not."""
+
+    def __init__(self, before, env, uid):
+        self.before, self.uid = before, uid
+        self.state = f"/var/tmp/state-{uid}"
+        self.env = {**env, "BELLJAR_STATE": self.state, "BELLJAR_SOCKET": "/nonexistent"}
+        os.mkdir(self.state, 0o700)
+        os.chown(self.state, uid, uid)
+
+    def do(self, *words, code=0):
+        command = [*self.before, BELLJAR, "sandbox", *words]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE_S, cwd="/")
+        assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    def ask(self, *words):
+        return json.loads(self.do(*words, "--json"))
+
+    def through(self):
+        self.do("create", "one", "--memory", "96m", "--pids", "24", "--disk", "32m", "--undo")
+        layers = {one["name"]: one for one in self.ask("info", "one")["receipt"]["layers"]}
+        for controller in CONTROLLERS:
+            layer = layers[f"cgroup_{controller}"]
+            assert layer["verified"] and layer["mechanism"] == f"cgroup v2 {controller}", layer
+        disk = layers["disk"]["mechanism"]
+        assert disk.startswith("a file system of its own" if self.uid == 0 else "measured"), disk
+        self.points()
+        self.limits()
+        self.stands_still()
+        self.is_killed()
+        self.do("rm", "--force", "one", "two")
+        assert self.ask("list")["sandboxes"] == []
+        wait_until(lambda: not leftovers(), leftovers)
+
+    def points(self):
+        self.do("shell", "one", "-c", "echo 1 > file; mkdir -m 700 empty; ln file link")
+        self.do("snapshot", "one", "good")
+        self.do("shell", "one", "-c", "echo 22 > file; rmdir empty; rm link; touch new")
+        told = self.do("diff", "one", "good")
+        assert told == "D /workspace/empty\nM /workspace/file\nD /workspace/link\nA /workspace/new\n", told
+        self.do("fork", "one", "--as", "two")
+        self.do("rollback", "one", "good")
+        look = "cat file; stat -c '%a %h' empty file; ls"
+        assert self.do("shell", "one", "-c", look) == "1\n700 2\n644 2\nempty\nfile\nlink\n"
+        assert self.do("exec", "two", "--", "cat", "file") == "22\n"
+        assert self.do("exec", "two", "--", "hostname") == "two\n"
+        self.do("shell", "one", "-c", "rm file")
+        self.do("undo", "one")
+        assert self.do("exec", "one", "--", "cat", "file") == "1\n"
+
+    def limits(self):
+        eats = ["exec", "one", "--json", "--", "python3", "-c", "b = bytearray(300 << 20)"]
+        command = [*self.before, BELLJAR, "sandbox", *eats]
+        done = subprocess.run(command, env=self.env, capture_output=True, timeout=PATIENCE_S, cwd="/")
+        assert Answer(done).end["verdict"]["kind"] == "memory_limit", (done.stdout, done.stderr)
+        forks = self.do("shell", "one", "-c", "(for i in $(seq 40); do sleep 2 & done) 2>&1 | grep -c fork; true")
+        assert forks != "0\n", forks
+
+    def stands_still(self):
+        exec_id = self.do("exec", "one", "--background", "--", "bash", "-c", "while :; do echo x; sleep 0.1; done").strip()
+        written = lambda: next(one for one in self.ask("execs", "one")["execs"] if one["id"] == exec_id)["stdout_bytes"]
+        wait_until(lambda: written() > 0, lambda: "nothing is written")
+        self.do("pause", "one")
+        before = written()
+        time.sleep(1)
+        assert written() == before and self.ask("info", "one")["state"] == "paused"
+        self.do("resume", "one")
+        wait_until(lambda: written() > before, lambda: "it does not go on")
+        # What runs is frozen for a moment, copied, and goes on.
+        self.do("snapshot", "one", "busy")
+        before = written()
+        wait_until(lambda: written() > before, lambda: "it does not go on after a point")
+        self.do("stop", "one", "--grace", "1s")
+        self.do("start", "one")
+        assert self.do("exec", "one", "--", "cat", "file") == "1\n"
+
+    def is_killed(self):
+        self.do("exec", "one", "--background", "--", "sleep", "600")
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/comm") as comm, open(f"/proc/{pid}/status") as status:
+                    if comm.read() == "belljar-keeper\n" and f"Uid:\t{self.uid}\t" in status.read():
+                        os.kill(int(pid), 9)
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        wait_until(lambda: self.ask("info", "one")["state"] == "stopped", lambda: self.ask("info", "one"))
+        self.do("start", "one")
+        assert self.do("exec", "one", "--", "cat", "file") == "1\n"
+
+
 @test
 def a_killed_engine_leaves_nothing():
     for before, env in ((AS_ANN, ANN), ([], ROOT)):

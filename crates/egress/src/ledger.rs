@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MAX_SHOWN: usize = 256;
 const OTHERS: &str = "(others)";
 /// How long a client that is refused waits while the keeper looks who it is.
-const WHO: Duration = Duration::from_secs(1);
+const WHO: Duration = Duration::from_secs(2);
 
 /// All of it.
 #[derive(Debug)]
@@ -98,13 +98,24 @@ impl Ledger {
     }
 
     /// Notes a refusal before its client hears of it. One of a new kind is told at once, and the keeper has a moment to
-    /// look who asked: a client that has its answer may be gone.
+    /// look who asked: a client that has its answer may be gone. So may one that has the answer to its second question, such
+    /// as for a name's other addresses: whoever asks the same meanwhile waits too.
     pub(crate) async fn refuse(&self, from: Option<From>, refusal: (&str, u16, Why, &str)) {
-        if let Some(number) = self.note(from, refusal) {
+        let number = self.note(from, refusal).or_else(|| self.looked_for(refusal));
+        if let Some(number) = number {
             let mut noted = self.noted.subscribe();
             // Best effort: without an answer it is told without a program.
             tokio::time::timeout(WHO, noted.wait_for(|noted| *noted > number)).await.ok();
         }
+    }
+
+    /// The number of the first of this kind, if the keeper may still be looking who that was.
+    fn looked_for(&self, (host, port, why, detail): (&str, u16, Why, &str)) -> Option<u32> {
+        let refusals = self.refusals.borrow();
+        let place = refusals.known.get(&(shown(host), port, why, shown(detail)))?;
+        let (first, _) = refusals.all.get(*place)?;
+        let long_ago = Duration::from_millis(now_ms().saturating_sub(first.time_ms)) >= WHO;
+        (!long_ago && *self.noted.borrow() <= first.number).then_some(first.number)
     }
 
     /// Counts one and has it told at once; its number if somebody looks who it was.
@@ -230,6 +241,16 @@ mod tests {
             })
             .sum();
         assert_eq!(all, 10_000);
+    }
+
+    #[test]
+    fn a_second_question_waits_as_long_as_the_first_one_is_looked_for() {
+        let (ledger, refusal) = (Ledger::default(), ("a.example", 0, Why::Name, ""));
+        assert_eq!(ledger.looked_for(refusal), None);
+        let number = ledger.count(None, refusal).unwrap();
+        assert_eq!(ledger.looked_for(refusal), Some(number));
+        ledger.noted(number);
+        assert_eq!(ledger.looked_for(refusal), None);
     }
 
     #[test]

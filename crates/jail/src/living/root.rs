@@ -120,18 +120,27 @@ fn corner() -> Result<OwnedFd> {
 
 /// Mounts one over the other. Its attributes are in `user.overlay.*`: a user namespace may write no others.
 fn overlay(layers: &Layers) -> Result<OwnedFd> {
+    // One by one since Linux 6.5. Before, all in one text, which bounds how many there can be; such a kernel takes whatever it
+    // is told, and says only in the end that it did not understand.
+    match overlay_of(layers, OneByOne(true)) {
+        Err(Errno::INVAL) => overlay_of(layers, OneByOne(false)),
+        mounted => mounted,
+    }
+}
+
+struct OneByOne(bool);
+
+fn overlay_of(layers: &Layers, one_by_one: OneByOne) -> Result<OwnedFd> {
     let name = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_flag(&context, "userxattr")?;
     let lowers: Vec<String> = layers.lowers.iter().map(name).collect();
-    // One by one since Linux 6.5; before, all in one text, which bounds how many there can be.
-    let mut one_by_one = lowers.iter().map(|one| fsconfig_set_string(&context, "lowerdir+", one));
-    match one_by_one.next() {
-        Some(Err(Errno::INVAL)) => {
-            drop(one_by_one);
-            fsconfig_set_string(&context, "lowerdir", lowers.join(":"))?;
+    if one_by_one.0 {
+        for one in &lowers {
+            fsconfig_set_string(&context, "lowerdir+", one)?;
         }
-        first => first.into_iter().chain(one_by_one).collect::<Result<()>>()?,
+    } else {
+        fsconfig_set_string(&context, "lowerdir", lowers.join(":"))?;
     }
     fsconfig_set_string(&context, "upperdir", name(&layers.upper))?;
     fsconfig_set_string(&context, "workdir", name(&layers.work))?;
