@@ -75,6 +75,42 @@ pub fn clone(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> 
     Ok(Cloned::Parent { child, pidfd })
 }
 
+/// Bytes of stack for [`done_by_child`]; what is not touched takes no memory.
+const ERRAND_STACK: usize = 256 << 10;
+
+/// What a child is to do, and what came of it.
+struct Errand<F, T> {
+    act: Option<F>,
+    done: Option<T>,
+}
+
+/// Has something done by a child that shares our memory and our descriptors, while we stand still: what it opens is
+/// ours. For what changes whoever does it for good, as joining a namespace does. A copy of us would take as long to
+/// make and to end as most of what it is for.
+pub fn done_by_child<T, F: FnOnce() -> T>(_: &SingleThreaded, act: F) -> Result<T> {
+    extern "C" fn run<F: FnOnce() -> T, T>(errand: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: it is the `errand` below, whose owner stands still until we have ended.
+        let errand = unsafe { &mut *errand.cast::<Errand<F, T>>() };
+        errand.done = errand.act.take().map(|act| act());
+        0
+    }
+    let mut stack: Vec<std::mem::MaybeUninit<u128>> =
+        Vec::with_capacity(ERRAND_STACK / size_of::<u128>());
+    let mut errand = Errand { act: Some(act), done: None };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::SIGCHLD;
+    let top = stack.spare_capacity_mut().as_mut_ptr_range().end;
+    // SAFETY: the child has a stack of its own, which lives until it has ended, as `errand` does: CLONE_VFORK keeps us
+    // from returning before. `SingleThreaded` says that nobody else is in our memory meanwhile. `run` does not unwind:
+    // a panic in an `extern "C"` function aborts.
+    let child = check(i64::from(unsafe {
+        libc::clone(run::<F, T>, top.cast(), flags, (&raw mut errand).cast())
+    }))?;
+    if let Some(child) = Child::new(u32::try_from(child).map_err(|_| Errno::OVERFLOW)?) {
+        child.wait();
+    }
+    errand.done.ok_or(Errno::CHILD)
+}
+
 /// A process that we started and shall reap.
 #[derive(Debug)]
 pub struct Child(Pid);

@@ -8,7 +8,7 @@ use belljar_sys::process::SingleThreaded;
 use belljar_sys::{Errno, Result, fd, net};
 use rustix::event::{PollFd, PollFlags};
 
-use super::listeners::{self, Listeners, Maker, Network, Opened};
+use super::listeners::{self, Listeners, Network, Opened};
 use super::process::{Given, Process};
 use super::{Bid, Budget, EgressPlan, From, Reached, Refused, Told, Why, owner};
 use crate::cgroup::errno;
@@ -59,8 +59,6 @@ pub(crate) struct Door {
     init: u32,
     /// How often one was looked for.
     looked: usize,
-    /// Who made the listeners, until there is time to see it off.
-    maker: Option<Maker>,
 }
 
 /// What the process must know of secrets, in sealed files of memory that only it reads: as it was at first, and what has
@@ -121,7 +119,7 @@ impl Exit {
         init: u32,
     ) -> Result<Door> {
         let network = Network::of(namespaces)?;
-        let (listeners, maker) = listeners::open(single, &network, &self.plan, None)?;
+        let listeners = listeners::open(single, &network, &self.plan, None)?;
         let mut opened = Opened::default();
         opened.add(&self.plan);
         Ok(Door {
@@ -140,7 +138,6 @@ impl Exit {
             number: 0,
             init,
             looked: 0,
-            maker: Some(maker),
         })
     }
 }
@@ -166,8 +163,7 @@ impl Door {
 
     /// Another policy, at once: the process cuts what it no longer allows.
     pub(crate) fn change(&mut self, single: &SingleThreaded, plan: EgressPlan) -> Result<()> {
-        let (new, maker) = listeners::open(single, &self.network, &plan, Some(&self.opened))?;
-        drop(maker);
+        let new = listeners::open(single, &self.network, &plan, Some(&self.opened))?;
         self.opened.add(&plan);
         self.plan = EgressPlan { rules: plan.rules, ..self.plan.clone() };
         // Kept whether it hears of them or not: one that takes its place gets them all.
@@ -305,7 +301,6 @@ impl Door {
     /// Hears what it has to tell; starts it again if it has crashed.
     pub(crate) fn attend(&mut self) -> Vec<Told> {
         let mut told = std::mem::take(&mut self.told);
-        self.maker = None;
         for _ in 0..MAX_AT_ONCE {
             match self.receive() {
                 Ok(Some(Told::Ready)) if self.welcome() => {}
@@ -442,7 +437,6 @@ impl Door {
     /// Whoever waits for all children must not wait for this one. The engine's is no child of ours, and ends with the
     /// door.
     pub(crate) fn end_own_process(&mut self) {
-        self.maker = None;
         if self.process.as_ref().is_some_and(|process| !process.was_given()) {
             self.process = None;
         }

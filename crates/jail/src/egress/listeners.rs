@@ -1,21 +1,20 @@
 //! The listeners inside a sandbox's network, and the route that leads there.
 //!
-//! Made by a copy of the keeper that joins the network for a moment: the sandbox's own processes have lost the right
-//! by the time, and never get it back.
+//! Made by a child of the keeper that joins the network for it: the sandbox's own processes have lost the right by the
+//! time, and never get it back.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
 
-use belljar_sys::process::{Cloned, NEW_NET, NEW_USER, SingleThreaded, clone, exit_now, join};
-use belljar_sys::{Errno, Result, fd};
+use belljar_sys::process::{NEW_NET, NEW_USER, SingleThreaded, done_by_child, join};
+use belljar_sys::{Errno, Result};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::{EgressPlan, Listener, PROXY, PROXY_PORT, RANGE, RESOLVER, SOCKS_PORT};
 use crate::cgroup::errno;
-use crate::wire::{Namespaces, control_pair};
+use crate::wire::Namespaces;
 
 /// Connections that wait to be accepted, for each listener.
 const BACKLOG: i32 = 256;
@@ -36,17 +35,6 @@ impl Network {
         let net = namespaces.rest.iter().find(|(_, kind)| *kind == NEW_NET).ok_or(Errno::INVAL)?;
         let copy = |one: &OwnedFd| one.try_clone().map_err(errno);
         Ok(Self { user: copy(&namespaces.user)?, net: copy(&net.0)? })
-    }
-}
-
-/// The copy that makes them, on its way out: nobody waits for that before a program is released.
-#[derive(Debug)]
-pub(super) struct Maker(Pid);
-
-impl Drop for Maker {
-    fn drop(&mut self) {
-        // Whoever reaps all may have been first.
-        rustix::process::waitpid(Some(self.0), WaitOptions::empty()).ok();
     }
 }
 
@@ -77,33 +65,13 @@ pub(super) fn open(
     network: &Network,
     plan: &EgressPlan,
     before: Option<&Opened>,
-) -> Result<(Listeners, Maker)> {
+) -> Result<Listeners> {
     let wanted = wanted(plan, before);
     let routes = routes(plan, before);
-    let (ours, theirs) = control_pair()?;
-    match clone(single, 0, None)? {
-        Cloned::Child => {
-            drop(ours);
-            let made = inside(network, &wanted, &routes);
-            // The keeper sees a copy that ended without a word.
-            exit_now(made.and_then(|sockets| tell(&theirs, &sockets)).is_err().into())
-        }
-        Cloned::Parent { child, .. } => {
-            drop(theirs);
-            let maker = Maker(child);
-            let mut word = [0; 1];
-            let sockets = fd::receive(&ours, &mut word)?.fds;
-            if sockets.len() != wanted.len() {
-                return Err(Errno::ADDRNOTAVAIL);
-            }
-            Ok((wanted.into_iter().zip(sockets).collect(), maker))
-        }
-    }
-}
-
-fn tell(keeper: &OwnedFd, sockets: &[OwnedFd]) -> Result<()> {
-    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-    fd::send(keeper, b"l", &sockets)
+    let sockets = done_by_child(single, || inside(network, &wanted, &routes));
+    // Whoever joins a user namespace gains rights in it, for which the kernel may make our memory readable.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    Ok(wanted.into_iter().zip(sockets??).collect())
 }
 
 fn wanted(plan: &EgressPlan, before: Option<&Opened>) -> Vec<Listener> {
@@ -120,7 +88,7 @@ fn routes(plan: &EgressPlan, before: Option<&Opened>) -> Vec<(Ipv4Addr, u8)> {
     range.into_iter().chain(new.map(|address| (address, 32))).collect()
 }
 
-/// In the copy: joins, makes the routes and the sockets.
+/// In the child: joins, makes the routes and the sockets.
 fn inside(
     network: &Network,
     wanted: &[Listener],
