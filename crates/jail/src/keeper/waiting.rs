@@ -78,18 +78,27 @@ impl Keeper {
         };
         if !placed.is_empty() {
             send_placed(&self.commands, &placed, &contents).at(Step::Placed)?;
-            let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Placed)?;
-            if !matches!(heard, Heard::Note(Note::Placed, _)) {
-                return Err(heard.stopped(Step::Placed).into());
-            }
         }
-        if let Some(check) = exit.map(|exit| self.open_door(exit)).transpose()? {
+        // While init writes them.
+        let check = exit.map(|exit| self.open_door(exit)).transpose()?;
+        if !placed.is_empty() {
+            self.await_placed(control)?;
+        }
+        if let Some(check) = check {
             tell(control, &Message::Started(Started { checks: vec![check] }), &[])
                 .at(Step::ReadBack)?;
         }
         self.plan.wall_ms = wall_ms;
         self.parked_cpu_us = self.group.as_ref().and_then(Group::cpu_us).unwrap_or(0);
         Ok(Invocation { argv, environment }.to_bytes())
+    }
+
+    fn await_placed(&mut self, control: &OwnedFd) -> std::result::Result<(), Failed> {
+        let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Placed)?;
+        match heard {
+            Heard::Note(Note::Placed, _) => Ok(()),
+            other => Err(other.stopped(Step::Placed).into()),
+        }
     }
 
     /// Whatever comes first: a note, the engine, init's end, or (if asked for) a word at the gate.
