@@ -95,10 +95,8 @@ impl Keeper {
 
     fn await_placed(&mut self, control: &OwnedFd) -> std::result::Result<(), Failed> {
         let heard = self.hear(control, Gate::Ignored, Some(SETUP_LIMIT)).at(Step::Placed)?;
-        match heard {
-            Heard::Note(Note::Placed, _) => Ok(()),
-            other => Err(other.stopped(Step::Placed).into()),
-        }
+        let placed = matches!(heard, Heard::Note(Note::Placed, _));
+        if placed { Ok(()) } else { Err(heard.stopped(Step::Placed).into()) }
     }
 
     /// Whatever comes first: a note, the engine, init's end, or (if asked for) a word at the gate.
