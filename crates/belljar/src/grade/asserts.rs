@@ -31,7 +31,8 @@ const ENDING: Duration = Duration::from_secs(5);
 /// Takes cases until there are none.
 pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Error> {
     let copies = shared.checked.request.isolate == Isolate::Process;
-    let mut lane = Lane { shared, pair: None, copies, turn: None };
+    let hidden = group.hidden;
+    let mut lane = Lane { shared, hidden, pair: None, copies, turn: None };
     while let Some(index) = group.next() {
         let (judged, facts) = lane.settle(shared.case(index)).await?;
         let loads = judged.verdict != CaseVerdict::NotLoaded;
@@ -51,6 +52,7 @@ struct Pair<'a> {
 
 struct Lane<'a> {
     shared: &'a Arc<Shared>,
+    hidden: bool,
     pair: Option<Pair<'a>>,
     copies: bool,
     turn: Option<Turn>,
@@ -154,7 +156,7 @@ impl<'a> Lane<'a> {
     async fn close_pair(&mut self, pair: Pair<'a>) {
         for session in [pair.candidate, pair.test] {
             if let Some(outcome) = session.close().await {
-                self.shared.note(&outcome);
+                self.shared.note(&outcome, self.hidden);
             }
         }
         self.turn = None;
@@ -243,7 +245,7 @@ impl Pair<'_> {
         let for_candidate = calls::nonce().map_err(Broken::Test)?;
         let order = json!({
             "n": for_test, "source": case.assertion, "candidate": case.func_name,
-            "shadows": self.shadows,
+            "shadows": self.shadows, "modules": [shared.checked.module(), "solution"],
         });
         self.test.tell(&order).map_err(Broken::Test)?;
         let mut asked = false;

@@ -35,7 +35,9 @@ pub(super) enum Loaded<'a> {
 /// Takes cases until there are none.
 pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Error> {
     let copies = shared.checked.request.isolate == Isolate::Process;
-    let mut lane = Lane { shared, session: None, copies, turn: None, fate: Fate::Alive, ahead: 0 };
+    let hidden = group.hidden;
+    let mut lane =
+        Lane { shared, hidden, session: None, copies, turn: None, fate: Fate::Alive, ahead: 0 };
     while let Some(index) = group.next() {
         let (judged, facts) = lane.settle(group, index).await?;
         shared.tell_in_group(group, index, judged, facts, lane.fate != Fate::Unloadable);
@@ -46,6 +48,7 @@ pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Erro
 
 struct Lane<'a> {
     shared: &'a Arc<Shared>,
+    hidden: bool,
     session: Option<Session<'a>>,
     /// Whether one sandbox serves many cases.
     copies: bool,
@@ -146,7 +149,7 @@ impl<'a> Lane<'a> {
         self.fate = Fate::Dropped;
         if let Stopped::Ended(outcome) = &stopped {
             self.fate = Fate::RunEnded;
-            self.shared.note(outcome);
+            self.shared.note(outcome, self.hidden);
         }
         let judged = judge::stopped(&stopped, limit);
         match stopped {
@@ -178,7 +181,7 @@ impl<'a> Lane<'a> {
         if let Some(session) = self.session.take()
             && let Some(outcome) = session.close().await
         {
-            self.shared.note(&outcome);
+            self.shared.note(&outcome, self.hidden);
         }
         self.turn = None;
     }
