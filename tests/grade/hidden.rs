@@ -1,7 +1,8 @@
 //! What is told of hidden cases: how they ended, and nothing that a candidate could spell their inputs with.
 
+use belljar::audit::{AuditConfig, Bodies};
 use belljar::grade::{Case, Grade, GradeRequest};
-use belljar_tests::{Program, TempDir};
+use belljar_tests::{Program, TempDir, block_on, engine_with};
 use serde_json::Value;
 
 use crate::calls::{cases, grade, request};
@@ -118,4 +119,33 @@ fn a_file_of_hidden_cases_brings_what_belongs_to_them() {
     );
     let told = test(&["--canonical", "--cases", "set.jsonl", "--hidden", "other.jsonl"]);
     assert!(told.code == Some(2) && told.err().contains("other.jsonl"), "{told:?}");
+}
+
+#[test]
+fn records_of_hidden_cases_do_not_show_what_was_said() {
+    let directory = TempDir::new();
+    let state = directory.join("state");
+    let code = "import sys\ndef solve(x):\n    print(x)\n    return x\nif __name__ == '__main__':\n    print(input())\n";
+    let three = |secret: &str| {
+        let json = format!(
+            r#"[{{"name": "call", "input_args": ["{secret}"], "expected_output": "{secret}!"}},
+                {{"name": "io", "stdin": "{secret}", "expected_stdout": "x"}},
+                {{"name": "law", "assert": "assert solve('{secret}') == '{secret}!'"}}]"#
+        );
+        cases(&json)
+    };
+    let audit = AuditConfig { directory: state.clone(), bodies: Bodies::Kept, spooled: false };
+    let engine = engine_with(|config| config.audit = Some(audit));
+    let asked = GradeRequest {
+        func_name: Some("solve".to_owned()),
+        hidden: three("hidden word"),
+        cases: three("public word"),
+        ..request(code, "[]")
+    };
+    let told = block_on(engine.grade(asked)).expect("a grade");
+    assert_eq!(told.executions.len(), 8, "two for each law: {told:?}");
+    drop(engine);
+    let trail = Program::belljar().args(["audit", "export", "--state"]).arg(&state).run();
+    assert!(trail.out().contains("public word"), "control: {trail:?}");
+    assert!(trail.out().contains("sha256") && !trail.out().contains("hidden word"), "{trail:?}");
 }

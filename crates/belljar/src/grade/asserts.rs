@@ -122,11 +122,13 @@ impl<'a> Lane<'a> {
         let ours = |error| Broken::Candidate(Stopped::Ours(error));
         self.turn = self.shared.turn().await.map_err(ours)?;
         let checked = &self.shared.checked;
-        let mut loaded =
-            calls::open(self.shared, self.copies, 0).await.map_err(Broken::Candidate)?;
+        let mut loaded = calls::open(self.shared, self.hidden, self.copies, 0)
+            .await
+            .map_err(Broken::Candidate)?;
         if matches!(loaded, Loaded::Threads) {
             self.copies = false;
-            loaded = calls::open(self.shared, false, 0).await.map_err(Broken::Candidate)?;
+            loaded =
+                calls::open(self.shared, self.hidden, false, 0).await.map_err(Broken::Candidate)?;
         }
         let (candidate, shadows) = match loaded {
             Loaded::Ready(session, shadows) => (session, shadows),
@@ -138,7 +140,7 @@ impl<'a> Lane<'a> {
         };
         let (request, none) = (&checked.request, std::collections::BTreeMap::new());
         let request_of_test = run_request(request, ASSERTS.to_owned(), none, checked.left());
-        let test = Session::start(self.shared, request_of_test, None);
+        let test = Session::start(self.shared, request_of_test, None, self.hidden);
         let mut test = test.map_err(|error| Broken::Test(Stopped::Ours(error)))?;
         let order = json!({ "setup": request.assert_setup });
         let deadline = self.shared.deadline(checked.load_limit());

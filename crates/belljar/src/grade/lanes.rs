@@ -77,7 +77,7 @@ impl Shared {
     pub(super) fn note(&self, outcome: &Outcome, hidden: bool) {
         let id = outcome.execution_id.clone();
         self.executions.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-        let conceal = hidden && !self.checked.request.show_hidden;
+        let conceal = self.conceals(hidden);
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let room = MAX_EVENTS.saturating_sub(events.len());
         events.extend(outcome.events.iter().take(room).cloned().map(|event| {
@@ -87,6 +87,11 @@ impl Shared {
             }
             event
         }));
+    }
+
+    /// Whether nothing may be told of a sandbox, by whether its cases are hidden.
+    pub(super) fn conceals(&self, hidden: bool) -> bool {
+        hidden && !self.checked.request.show_hidden
     }
 
     /// What was refused or limited in any of the sandboxes.

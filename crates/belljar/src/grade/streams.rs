@@ -92,7 +92,10 @@ async fn run(shared: &Shared, case: &Case) -> Result<(Outcome, Vec<u8>), Error> 
         start: request.start,
         ..RunRequest::default()
     })?;
-    let run = run.by(shared.caller.clone());
+    let mut run = run.by(shared.caller.clone());
+    if shared.conceals(case.hidden) {
+        run = run.recorded_without_words();
+    }
     let mut kept = Vec::new();
     let mut sink = |stream, bytes: &[u8]| {
         if stream == Stream::Stdout {
