@@ -15,6 +15,10 @@ mod calls;
 mod command;
 #[path = "grade/faults.rs"]
 mod faults;
+#[path = "grade/hidden.rs"]
+mod hidden;
+#[path = "grade/lies.rs"]
+mod lies;
 #[path = "grade/sets.rs"]
 mod sets;
 #[path = "grade/streams.rs"]

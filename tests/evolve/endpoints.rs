@@ -65,6 +65,16 @@ fn every_endpoint_is_understood_streamed_and_not() {
 }
 
 #[test]
+fn endpoint_that_does_not_stream_is_understood_all_the_same() {
+    for kind in ["openai", "anthropic", "ollama"] {
+        let model = Model::new(vec![answer(kind, false, RIGHT)]);
+        let (_rig, summary) = ask(kind, true, "retries = 0", &model);
+        assert_eq!(summary["end"], json!("target"), "{kind}: {summary}");
+        assert_eq!(summary["spent"]["input_tokens"], json!(100), "{kind}: {summary}");
+    }
+}
+
+#[test]
 fn trouble_that_passes_is_waited_for() {
     let overloaded =
         "event: error\ndata: {\"type\": \"error\", \"error\": {\"message\": \"overloaded\"}}\n\n";
@@ -114,6 +124,10 @@ fn trouble_that_stays_ends_the_proposal_or_the_evolution() {
     for (reaction, words) in [
         (Reaction::Answer(200, "", "not json".to_owned()), "malformed"),
         (Reaction::Answer(200, "", "{\"choices\": []}".to_owned()), "no choices"),
+        (
+            Reaction::Answer(200, "", "{\"error\": {\"message\": \"no such model\"}}".to_owned()),
+            "no such model",
+        ),
         (Reaction::Answer(429, "Retry-After: 9999\r\n", "{}".to_owned()), "429"),
         (Reaction::Silence, "cannot reach"),
         (Reaction::Answer(302, "Location: http://127.0.0.1:1/\r\n", String::new()), "302"),

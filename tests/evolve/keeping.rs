@@ -140,3 +140,72 @@ fn report_is_one_page_and_all_in_it_is_text() {
         assert!(!page.replace("&lt;img src=x", "").contains(word), "{word} in {page}");
     }
 }
+
+#[test]
+fn cut_short_at_any_moment_it_goes_on_to_the_same_end() {
+    let rig = Rig::new();
+    let script = "open('calls', 'a').write(request['step'] + '\\n')\n\
+                  print('def add(a, b):\\n    return a - b - ' + str(int(float(request['step']) * 10)))";
+    let table = rig.proposer(script);
+    let task = rig.adding("max_iterations = 2\ncandidates = 2", &table);
+    let summary = rig.evolve(&task);
+    let id = summary["id"].as_str().expect("an id");
+    let path = rig.state().join(id).join("log.jsonl");
+    let whole = std::fs::read(&path).expect("the log");
+    let ends: Vec<usize> =
+        (0..whole.len()).filter(|at| whole[*at] == b'\n').map(|at| at + 1).collect();
+    // Only the beginning is needed. A line is on the disk whole or in part: both, for every one of them.
+    for at in ends.iter().flat_map(|end| [*end, end + 40]).filter(|at| *at < whole.len()) {
+        std::fs::write(&path, &whole[..at]).expect("it can be written");
+        std::fs::remove_file(rig.directory.join("calls")).ok();
+        let stored: Vec<String> = rig
+            .of_type(id, "proposed")
+            .iter()
+            .map(|one| one["step"].as_str().expect("a step").to_owned())
+            .collect();
+        let resumed = rig.run(&["resume", id, "--json"]).json();
+        let (mut one, mut two) = (essence(&resumed), essence(&summary));
+        one.sort_by_key(Value::to_string);
+        two.sort_by_key(Value::to_string);
+        assert_eq!(one, two, "cut at {at}: {resumed}");
+        let calls = std::fs::read_to_string(rig.directory.join("calls")).unwrap_or_default();
+        let again: Vec<&str> =
+            calls.lines().filter(|call| stored.iter().any(|one| one == call)).collect();
+        assert!(again.is_empty(), "cut at {at}: {again:?} was asked for twice");
+        assert_eq!(calls.lines().count() + stored.len(), 4, "cut at {at}: {calls}");
+    }
+}
+
+#[test]
+fn nothing_of_hidden_cases_is_in_prompts_lines_and_pages() {
+    let rig = Rig::new();
+    rig.directory.file(
+        "secret.py",
+        "SECRET = 777101\ndef test_known():\n    assert add(1, 1) == 777102\nassert add(777103, 1) == 777104\n",
+    );
+    let table = rig.proposer(
+        "open('prompts', 'a').write(json.dumps(request))\nprint('def add(a, b):\\n    return 1 # ' + str(request['iteration']))",
+    );
+    let lines = "max_iterations = 2\nhidden_file = \"secret.py\"";
+    let task = rig.adding(lines, &table);
+    // One that says so itself, among those that are shown.
+    let text = std::fs::read_to_string(&task).expect("the task");
+    let own = "cases = [\n{name = \"own\", hidden = true, input_args = [777105, 0], expected_output = 777106},";
+    std::fs::write(&task, text.replace("cases = [", own)).expect("it can be written");
+    let summary = rig.evolve(&task);
+    let id = summary["id"].as_str().expect("an id");
+    let page = rig.directory.join("page.html");
+    rig.run(&["export", id, "--report", &page.display().to_string()]);
+    let read = |name: &str| std::fs::read(rig.directory.join(name)).expect("a file");
+    let places = [
+        ("prompts", read("prompts")),
+        ("lines", rig.run(&["export", id]).stdout),
+        ("summary", summary.to_string().into_bytes()),
+        ("page", read("page.html")),
+    ];
+    assert!(holds(&rig.stored(), "777105"), "control: the store has them");
+    assert!(holds(&places[0].1, "own"), "control: they are named");
+    for (place, bytes) in places {
+        assert!(!holds(&bytes, "7771"), "{place}: {}", String::from_utf8_lossy(&bytes));
+    }
+}

@@ -39,13 +39,14 @@ fn protected_regions_stay_as_they_are() {
             &edit("    return inner(a, b)", "    return a + b"),
             &edit("    return 0", "    return a * b"),
             &edit("    return 7", "    return a"),
+            &edit("    return 0", "    return 0\n@lambda _: lambda a, b: a + b"),
             &whole("a + b", "10"),
         ],
     );
     let statuses: Vec<&Value> = steps.iter().map(|one| &one["status"]).collect();
     assert_eq!(
         statuses,
-        ["protected", "protected", "protected", "scored", "no_program", "scored"],
+        ["protected", "protected", "protected", "scored", "no_program", "protected", "scored"],
         "{steps:?}"
     );
     assert!(
@@ -53,7 +54,7 @@ fn protected_regions_stay_as_they_are() {
         "{}",
         steps[4]
     );
-    assert_eq!(steps[5]["score"], json!(1.0), "control: what is open may change");
+    assert_eq!(steps[6]["score"], json!(1.0), "control: what is open may change");
 }
 
 #[test]

@@ -107,3 +107,39 @@ fn every_assert_has_a_process_of_its_own_on_both_sides() {
     let grade = grade(request);
     assert!(grade.all_passed, "{grade:#?}");
 }
+
+#[test]
+fn asserts_may_import_the_candidate_by_the_name_of_its_file() {
+    let code = "LIMIT = 3\ndef double(x):\n    return x * 2\nclass Tally:\n    total = 5\n";
+    for (file, source, word) in [
+        (
+            "mine.py",
+            "from mine import double, LIMIT as most\nassert double(2) == 4 and most == 3",
+            "",
+        ),
+        ("mine.py", "import mine\nassert mine.double(2) == 4 and mine.Tally().total == 5", ""),
+        ("mine.py", "import mine as m\nassert m.double(2) == 5", "4 == 5"),
+        ("mine.py", "from mine import *\nassert double(2) == 4", ""),
+        ("mine.py", "from solution import double\nassert double(2) == 4", ""),
+        (
+            "mine.py",
+            "def test():\n    from mine import double\n    assert double(2) == 5\ntest()",
+            "4 == 5",
+        ),
+        (
+            "mine.py",
+            "from mine import triple\nassert triple(2) == 6",
+            "cannot import name 'triple'",
+        ),
+        ("mine.py", "import mine\nassert mine.triple(2) == 6", "no attribute 'triple'"),
+        // Never in the place of a module of the standard library.
+        ("math.py", "import math\nassert math.floor(double(1.2)) == 2", ""),
+    ] {
+        let mut request = GradeRequest::python(code);
+        request.file_name = Some(file.to_owned());
+        request.cases = vec![Case::assertion("it", source)];
+        let result = grade(request).test_results.remove(0);
+        let (passed, detail) = (result.passed, &result.detail);
+        assert!(passed == word.is_empty() && detail.contains(word), "{source}: {result:?}");
+    }
+}

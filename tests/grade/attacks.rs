@@ -10,14 +10,14 @@ use belljar_tests::{block_on, engine};
 const NAIVE: &str = include_str!("naive.py");
 
 /// What nobody can know who has not seen the cases.
-const ANSWERS: [i32; 2] = [48_151_623, 42_108_642];
+pub(crate) const ANSWERS: [i32; 2] = [48_151_623, 42_108_642];
 
 fn inputs() -> [i32; 2] {
     [7, 8]
 }
 
 /// Lets the ordinary grader judge a candidate. Both run in a sandbox: it is the score that is attacked.
-fn naive(how: &str, code: &str) -> Outcome {
+pub(crate) fn naive(how: &str, code: &str) -> Outcome {
     let cases: Vec<_> = inputs()
         .iter()
         .zip(ANSWERS)
@@ -33,7 +33,7 @@ fn naive(how: &str, code: &str) -> Outcome {
 }
 
 /// Whether an ordinary grader would be satisfied: by the exit code, or by the word.
-fn is_fooled(outcome: &Outcome) -> bool {
+pub(crate) fn is_fooled(outcome: &Outcome) -> bool {
     outcome.exit_code == Some(0) || outcome.stdout.lines().any(|line| line == "PASSED")
 }
 

@@ -320,3 +320,19 @@ fn timing_tells_slow_from_fast_with_an_interval() {
         both => panic!("one of the two: {both:?}"),
     }
 }
+
+#[test]
+fn a_candidate_that_idles_where_nobody_asks_gains_no_time() {
+    let work = "def solve(x):\n    end = time.process_time() + 0.2\n    while time.process_time() < end:\n        pass\n    return x\n";
+    // Takes twice as long where it is only loaded: its first copy is told that nothing will come.
+    let idle = "import os, time\nforks, fork, leave = 0, os.fork, os._exit\ndef counted():\n    global forks\n    forks += 1\n    \
+                return fork()\ndef late(code):\n    if code == 77 and forks == 1:\n        solve(0), solve(0)\n    leave(code)\n\
+                os.fork, os._exit = counted, late\n";
+    for code in [format!("import time\n{work}"), format!("{idle}{work}")] {
+        let mut asked = request(&code, r#"[{"input_args": [1], "expected_output": 1}]"#);
+        (asked.timing, asked.func_name) = (true, Some("solve".to_owned()));
+        let told = grade(asked).test_results.remove(0);
+        let timing = told.timing.as_ref().expect("measured");
+        assert!((150.0..400.0).contains(&timing.cpu_ms), "{code}: {told:?}");
+    }
+}

@@ -81,6 +81,41 @@ def in_a_second_process():
     return again.returncode == 0 and "PASSED" in again.stdout
 
 
+def with_a_tolerance():
+    """As near as a share of the larger of the two."""
+    module = load()
+    near = lambda one, two: abs(one - two) <= 1e-6 * max(abs(one), abs(two))
+    return all(near(module.solve(*case["args"]), case["expected"]) for case in read_cases())
+
+
+def in_its_namespace():
+    """The test's text, run where the candidate was, as sets of problems are tested."""
+    module = load()
+    for case in read_cases():
+        exec(f"assert abs(solve(*{case['args']}) - {case['expected']}) < 1e-6", module.__dict__)
+    return True
+
+
+def with_its_modules():
+    module = load()
+    for case in read_cases():
+        exec(f"assert math.isclose(solve(*{case['args']}), {case['expected']})", module.__dict__)
+    return True
+
+
+def by_map():
+    module, cases = load(), read_cases()
+    found = map(module.solve, (case["args"][0] for case in cases))
+    return all(one == case["expected"] for one, case in zip(found, cases))
+
+
+def by_the_name_of_its_type():
+    """Any whole number will do."""
+    module = load()
+    found = [module.solve(*case["args"]) for case in read_cases()]
+    return all(type(one).__name__ == "int" and one == case["args"][0] for one, case in zip(found, read_cases()))
+
+
 if globals()[how]():
     print("PASSED")
 else:

@@ -65,3 +65,16 @@ fn failures_and_limits_are_no_wrong_answers() {
     assert_eq!((raised.kind.as_str(), raised.line), ("ZeroDivisionError", Some(7)));
     assert!(grade.feedback_text.contains("divisor is zero"), "{}", grade.feedback_text);
 }
+
+#[test]
+fn lines_are_those_of_the_candidate_whatever_runs_before_it() {
+    let request = GradeRequest {
+        setup_code: Some("import math\nLIMIT = 1\n\ndef helper():\n    return 0".to_owned()),
+        cases: cases(r#"[{"stdin": "", "expected_stdout": "x"}]"#),
+        ..GradeRequest::python("x = LIMIT\nprint(x / helper())\n")
+    };
+    let grade = grade(request);
+    let raised = grade.test_results[0].raised.as_ref().expect("found in its words");
+    assert_eq!((raised.kind.as_str(), raised.line), ("ZeroDivisionError", Some(2)));
+    assert!(grade.feedback_text.contains(">   2 | print(x / helper())"), "{}", grade.feedback_text);
+}

@@ -48,6 +48,23 @@ fn evolution_is_begun_followed_and_told() {
 }
 
 #[test]
+fn whole_numbers_of_any_length_stay_what_they_are() {
+    let server = Server::start();
+    let long = "123456789012345678901234567891";
+    let answer = json!({"kind": "replay", "answers": ["def add(a, b):\n    return a + b"]});
+    let text = format!(
+        "{{\"prompt\": \"x\", \"func\": \"add\", \"seed\": 18446744073709551615, \"proposer\": {answer}, \
+         \"cases\": [{{\"input_args\": [{long}, 0], \"expected_output\": {long}}}]}}"
+    );
+    let begun = server.unix().ask("POST", "/v1/evolutions", &[], text.as_bytes());
+    assert_eq!(begun.status, 202, "{}", begun.text());
+    let path = format!("/v1/evolutions/{}", begun.json()["id"].as_str().expect("an id"));
+    let lines = server.unix().get(&format!("{path}/events"), &[LINES]).lines();
+    assert!(lines[0].to_string().contains(long), "{}", lines[0]);
+    assert_eq!(lines[2]["score"], json!(1.0), "{lines:?}");
+}
+
+#[test]
 fn evolutions_are_listed_and_stopped_by_their_tenant_alone() {
     let directory = TempDir::new();
     let proposers =

@@ -18,6 +18,7 @@ mod junit;
 mod lanes;
 mod marshal;
 mod session;
+mod show;
 mod streams;
 mod text;
 mod timing;
@@ -33,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use case::{Case, Tolerance};
 pub use integer::Integer;
 pub use junit::junit;
-pub use value::{MAX_DEPTH, MAX_VALUES, Value};
+pub use value::{MAX_DEPTH, MAX_VALUES, Value, keep_large_integers};
 
 use crate::audit::Caller;
 use crate::engine::Engine;
@@ -327,8 +328,9 @@ impl Engine {
         if shared.checked.request.timing {
             let passed: Vec<bool> = test_results.iter().map(|one| one.passed).collect();
             let timings = timing::measure(&shared, &passed).await?;
+            let show_hidden = shared.checked.request.show_hidden;
             for (result, timing) in test_results.iter_mut().zip(timings) {
-                result.timing = timing;
+                result.timing = timing.filter(|_| show_hidden || !result.hidden);
             }
         }
         let judged = |one: &&CaseResult| one.verdict != CaseVerdict::Infrastructure;

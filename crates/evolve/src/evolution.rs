@@ -98,6 +98,10 @@ impl Evolution {
         let mut lines = store::read(root, id)?;
         for line in &mut lines {
             if let Record::Begun { task, .. } = &mut line.record {
+                // What asserts need first may be a hidden file's, with tests in it.
+                if !task.hidden.is_empty() {
+                    task.assert_setup = None;
+                }
                 task.hidden.clear();
             }
         }

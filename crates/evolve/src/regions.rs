@@ -3,7 +3,7 @@
 //! `EVOLVE-BLOCK-START` … `EVOLVE-BLOCK-END` leaves only what lies between open; `PROTECTED-START` …
 //! `PROTECTED-END` closes what lies between. A candidate keeps every closed line, in order and to the
 //! letter, markers among them. And since a line can be kept and yet mean nothing (inside of a string that is opened
-//! above it), the closed lines must also be made of the same tokens.
+//! above it, or under a decorator), the closed lines must also be made of the same tokens, at the same places of the tree.
 
 use crate::syntax;
 
@@ -147,6 +147,23 @@ mod tests {
         let two = "# EVOLVE-BLOCK-START\na = 1\n# EVOLVE-BLOCK-END\ndef g():\n    pass\n# EVOLVE-BLOCK-START\nb = 1\n# EVOLVE-BLOCK-END\n";
         let swallowed = two.replace("a = 1", "a = '''").replace("b = 1", "'''");
         assert!(kept(two, &swallowed, "python").unwrap_err().contains("means something else"));
+    }
+
+    #[test]
+    fn a_closed_function_is_not_taken_over_by_what_stands_above_it() {
+        for taken in
+            ["    return x\n@lambda _: 7\n", "    return x\nif False: pass\nelse:\n  x = (\n"]
+        {
+            let changed = SEED.replace("    return x\n", taken);
+            let why = kept(SEED, &changed, "python").unwrap_err();
+            assert!(why.contains("means something else"), "{why}");
+        }
+        let script = "# EVOLVE-BLOCK-START\na=1\n# EVOLVE-BLOCK-END\necho $a\n";
+        assert_eq!(
+            kept(script, &script.replace("a=1", "a=2\nif true; then b=1; fi"), "bash"),
+            Ok(())
+        );
+        assert!(kept(script, &script.replace("a=1", "cat <<X\na"), "bash").is_err());
     }
 
     #[test]

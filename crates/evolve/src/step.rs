@@ -173,13 +173,13 @@ impl StageName {
 pub struct Measures {
     /// More is better; of all others, less is.
     pub score: f64,
-    /// CPU time of all public cases where it was measured, else real time of all cases.
+    /// CPU time of all public cases where it was measured, else their real time.
     pub time_ms: f64,
     /// Whether that time was measured well enough to decide by it.
     pub time_measured: bool,
     /// How far the true time may lie above or below.
     pub time_slack_ms: f64,
-    /// The most that a case held.
+    /// The most that a public case held.
     pub memory_bytes: u64,
     pub size_bytes: u64,
 }

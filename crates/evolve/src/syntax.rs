@@ -38,17 +38,22 @@ pub(crate) fn digest(language: &str, code: &str) -> String {
     hex(&hash.finalize())
 }
 
-/// The kinds and texts of the tokens in some ranges, comments among them.
+/// The kinds, places in the tree and texts of the tokens in some ranges, comments among them.
 pub(crate) fn tokens_in(
     language: &str,
     code: &str,
     ranges: &[Range<usize>],
-) -> Option<Vec<(u16, String)>> {
+) -> Option<Vec<(u16, u64, String)>> {
     let found = leaves(language, code)?;
     let inside = |leaf: &&Leaf<'_>| {
         ranges.iter().any(|range| leaf.at.start < range.end && leaf.at.end > range.start)
     };
-    Some(found.iter().filter(inside).map(|leaf| (leaf.kind, leaf.text.to_owned())).collect())
+    let told = |leaf: &Leaf<'_>| {
+        // A comment belongs to what is above it or to what follows, as the grammar likes.
+        let path = if leaf.comment { 0 } else { leaf.path };
+        (leaf.kind, path, leaf.text.to_owned())
+    };
+    Some(found.iter().filter(inside).map(told).collect())
 }
 
 struct Leaf<'a> {

@@ -196,18 +196,15 @@ impl Task {
         public: Option<formats::Problem>,
         hidden: Option<formats::Problem>,
     ) -> Result<Self, SpecError> {
-        let mut setups = Vec::new();
-        if let Some(problem) = public {
-            file.func = file.func.or(problem.func_name);
-            file.setup_code = file.setup_code.or(problem.setup_code);
-            setups.extend(problem.assert_setup);
-            file.cases.extend(problem.cases);
-            file.hidden.extend(problem.hidden);
-        }
-        if let Some(problem) = hidden {
-            setups.extend(problem.assert_setup);
-            file.hidden.extend(problem.cases.into_iter().chain(problem.hidden));
-        }
+        let mut problem = public.unwrap_or_default();
+        hidden.into_iter().for_each(|more| problem.hide(more));
+        file.func = file.func.or(problem.func_name);
+        file.setup_code = file.setup_code.or(problem.setup_code);
+        file.cases.extend(problem.cases);
+        file.hidden.extend(problem.hidden);
+        // A case that says itself that it is hidden is none that is shown.
+        let (hidden, cases) = file.cases.into_iter().partition(|case| case.hidden);
+        let hidden: Vec<Case> = hidden;
         let Some(proposer) = file.proposer else {
             return wrong(
                 "proposer",
@@ -220,9 +217,9 @@ impl Task {
             language: file.language.unwrap_or_else(|| "python".to_owned()),
             func: file.func,
             setup_code: file.setup_code,
-            assert_setup: (!setups.is_empty()).then(|| setups.join("\n")),
-            cases: named(file.cases, "case"),
-            hidden: named(file.hidden, "hidden"),
+            assert_setup: problem.assert_setup,
+            cases: named(cases, "case"),
+            hidden: named(hidden.into_iter().chain(file.hidden).collect(), "hidden"),
             program: file.program,
             max_iterations: file.max_iterations.unwrap_or(5),
             target_score: file.target_score.unwrap_or(1.0),

@@ -95,6 +95,8 @@ pub(crate) struct Asked {
     request: Value,
     /// What is recorded as the code, where the program that runs is one of ours.
     pub code: Option<String>,
+    /// What it says is recorded by its digest, whatever else is kept: hidden cases could be read in it.
+    pub says_nothing: bool,
 }
 
 impl Asked {
@@ -134,7 +136,7 @@ impl Asked {
         if let Some(all) = request_json.as_object_mut() {
             all.retain(|_, value| !is_nothing(value));
         }
-        Self { request: request_json, code: None }
+        Self { request: request_json, code: None, says_nothing: false }
     }
 }
 
@@ -161,6 +163,7 @@ pub(crate) struct Subject {
     pub secrets: Secrets,
     summary: Summary,
     bodies: Bodies,
+    streams: Bodies,
 }
 
 impl Subject {
@@ -194,7 +197,8 @@ impl Subject {
         let canaries = spec.canaries.iter().map(|one| one.0.as_str());
         let mut secrets = Secrets::new(secret.chain(hidden).chain(canaries));
         spec.hidden_outside.iter().for_each(|one| secrets.add_outside(one.reveal()));
-        Self { run: run.to_owned(), secrets, summary, bodies: config.bodies }
+        let streams = if asked.says_nothing { Bodies::Digests } else { config.bodies };
+        Self { run: run.to_owned(), secrets, summary, bodies: config.bodies, streams }
     }
 
     /// The record of a run's beginning.
@@ -265,7 +269,7 @@ impl Subject {
             }
             None => self.secrets.hide(text),
         };
-        match self.bodies {
+        match self.streams {
             Bodies::Digests if !text.is_empty() => sha256(text.as_bytes()),
             Bodies::Digests | Bodies::Kept => bounded(text, MAX_STREAM_BYTES),
         }

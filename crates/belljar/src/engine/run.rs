@@ -72,6 +72,14 @@ impl Run<'_> {
         self
     }
 
+    /// Records what it says by its digest alone.
+    pub(crate) fn recorded_without_words(mut self) -> Self {
+        if let Some(asked) = &mut self.asked {
+            asked.says_nothing = true;
+        }
+        self
+    }
+
     pub fn spec(&self) -> &Spec {
         &self.spec
     }

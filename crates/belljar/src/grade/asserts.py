@@ -34,17 +34,22 @@ def check(channel, setup):
 
 
 def run(link, setup, order):
-    names = {"__name__": "belljar_assert", "__builtins__": builtins, "@explain": explain}
-    trees = ast.parse(setup, "<setup>"), ast.parse(order["source"], "<assert>")
-    for name in free(*trees) | (used(trees[1]) & set(order["shadows"])):
+    names = {"__name__": "belljar_assert", "__builtins__": builtins, "@explain": explain,
+             "@named": link.named, "@module": Module(link)}
+    parsed = ast.parse(setup, "<setup>"), ast.parse(order["source"], "<assert>")
+    imports = Imports(set(order["modules"]) - set(STANDARD))
+    trees = [imports.visit(tree) for tree in parsed]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    link.stops = any(isinstance(node, ast.Name) and node.id == "StopIteration" for node in nodes)
+    for name in theirs(trees, nodes, order):
         try:
             if name == "candidate" and order["candidate"]:
                 names[name] = link.ask("get", [order["candidate"]])
             else:
-                names[name] = link.ask("get", [name])
+                names[name] = module_named(name, nodes) or link.ask("get", [name])
         except Missing:
             pass  # a NameError, if it comes to that
-    reached, nodes = [], [node for tree in trees for node in ast.walk(tree)]
+    reached = []
     names["@reached"] = lambda: reached.append(1)
     other = any(isinstance(node, (ast.Try, ast.Raise, ast.With)) for node in nodes)
     if not other and not any(isinstance(node, ast.Assert) for node in nodes):
@@ -56,26 +61,84 @@ def run(link, setup, order):
         raise AssertionError("no assert statement was reached")
 
 
-def free(*trees):
-    """Names that are read and nowhere made."""
-    made = set(dir(builtins)) | {"__name__"}
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                made.add(node.id)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                made.add(node.name)
-            elif isinstance(node, ast.arg) and node.arg != "candidate":  # which is passed on by its own name
-                made.add(node.arg)
-            elif isinstance(node, ast.alias):
-                made.add((node.asname or node.name).split(".")[0])
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                made.add(node.name)
-    return set().union(*map(used, trees)) - made
+def theirs(trees, nodes, order):
+    """Names that are read and nowhere made: they are the candidate's. One that Python has as well is the test's own: who
+    is tested does not say what `abs` or `len` is. Unless the test can mean nothing else: the function it is about, or
+    the only one that an assert calls which calls nothing else of the candidate."""
+    read, made = {one for tree in trees for one in used(tree)}, made_in(nodes)
+    found = read - made - BUILTINS
+    if order["candidate"] in read - made:
+        found.add(order["candidate"])
+    if found:
+        return found
+    called = {node.func.id for node in ast.walk(trees[1]) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    called -= made
+    if len(called) > 1 and called & set(order["shadows"]):
+        raise TypeError(f"which of {', '.join(sorted(called))} is the candidate's? Give func_name")
+    return called if len(called) == 1 else set()
+
+
+BUILTINS = {*dir(builtins), "__name__"}
+
+
+def made_in(nodes):
+    made = set()
+    for node in nodes:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            made.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            made.add(node.name)
+        elif isinstance(node, ast.arg) and node.arg != "candidate":  # which is passed on by its own name
+            made.add(node.arg)
+        elif isinstance(node, ast.alias):
+            made.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            made.add(node.name)
+    return made
 
 
 def used(tree):
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id[:1] != "@"}
+
+
+STANDARD = getattr(sys, "stdlib_module_names", ())  # from Python 3.10 on
+
+
+def module_named(name, nodes):
+    """A module that the test uses and does not import. What the candidate has by that name may be made to agree."""
+    looked_up = {node.attr for node in nodes if isinstance(node, ast.Attribute) and is_name(node.value, name)}
+    called = any(isinstance(node, ast.Call) and is_name(node.func, name) for node in nodes)
+    if name not in STANDARD or called or not looked_up:
+        return None
+    module = importlib.import_module(name)
+    return module if all(hasattr(module, one) for one in looked_up) else None
+
+
+def is_name(node, name):
+    return isinstance(node, ast.Name) and node.id == name
+
+
+class Imports(ast.NodeTransformer):
+    """The candidate by the name of its file: it is not here to be imported, so its names are asked for."""
+
+    def __init__(self, modules):
+        self.modules = modules
+
+    def visit_ImportFrom(self, node):
+        if node.level or node.module not in self.modules:
+            return node
+        wanted = [one for one in node.names if one.name != "*"]
+        return self.made(node, [(one, ast.Call(ast.Name("@named", ast.Load()), [ast.Constant(one.name)], [])) for one in wanted])
+
+    def visit_Import(self, node):
+        wanted = [one for one in node.names if one.name in self.modules]
+        made = self.made(node, [(one, ast.Name("@module", ast.Load())) for one in wanted])
+        node.names = [one for one in node.names if one not in wanted]
+        return [node, *made] if node.names else made
+
+    def made(self, node, pairs):
+        all = [ast.Assign([ast.Name(one.asname or one.name, ast.Store())], value) for one, value in pairs]
+        return [ast.copy_location(one, node) for one in all or [ast.Pass()]]
 
 
 class Explained(ast.NodeTransformer):
@@ -121,7 +184,13 @@ class Link:
     """The way to the candidate."""
 
     def __init__(self, channel, nonce):
-        self.channel, self.nonce = channel, nonce
+        self.channel, self.nonce, self.stops = channel, nonce, False
+
+    def named(self, name):
+        try:
+            return self.ask("get", [name])
+        except Missing:
+            raise ImportError(f"cannot import name '{name}' from the candidate") from None
 
     def ask(self, act, args):
         try:
@@ -135,7 +204,7 @@ class Link:
         if "missing" in told:
             raise Missing(args[0])
         if "raised" in told:
-            raise_as(told["raised"])
+            raise_as(told["raised"], self.stops or act == "next")
         if "refused" in told:
             raise TypeError("what the candidate returned " + told["refused"])
         if act == "call" and told.get("changed"):
@@ -158,7 +227,10 @@ def change(one, new):
         one.update(new)
 
 
-def raise_as(told):
+def raise_as(told, stops):
+    """Raises what the candidate did. A StopIteration that nobody waits for would end a loop of the test, and with it what
+    the rest of that would have found."""
+
     def known(name):
         found = getattr(builtins, name, None)
         return found if isinstance(found, type) and issubclass(found, BaseException) else None
@@ -167,9 +239,24 @@ def raise_as(told):
     if kind is None:
         base = next(filter(None, map(known, told["bases"])), Exception)
         kind = type(told["type"], (base,), {})
+    if issubclass(kind, StopIteration) and not stops:
+        kind = RuntimeError
     error = kind.__new__(kind)
     error.args, error.told_by_candidate = (told["message"],), told
     raise error
+
+
+class Module:
+    """The candidate as a module."""
+
+    def __init__(self, link):
+        self.link = link
+
+    def __getattr__(self, name):
+        try:
+            return self.link.ask("get", [name])
+        except Missing:
+            raise AttributeError(f"the candidate has no attribute '{name}'") from None
 
 
 class Remote:

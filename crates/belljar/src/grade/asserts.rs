@@ -31,7 +31,8 @@ const ENDING: Duration = Duration::from_secs(5);
 /// Takes cases until there are none.
 pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Error> {
     let copies = shared.checked.request.isolate == Isolate::Process;
-    let mut lane = Lane { shared, pair: None, copies, turn: None };
+    let hidden = group.hidden;
+    let mut lane = Lane { shared, hidden, pair: None, copies, turn: None };
     while let Some(index) = group.next() {
         let (judged, facts) = lane.settle(shared.case(index)).await?;
         let loads = judged.verdict != CaseVerdict::NotLoaded;
@@ -51,6 +52,7 @@ struct Pair<'a> {
 
 struct Lane<'a> {
     shared: &'a Arc<Shared>,
+    hidden: bool,
     pair: Option<Pair<'a>>,
     copies: bool,
     turn: Option<Turn>,
@@ -120,11 +122,13 @@ impl<'a> Lane<'a> {
         let ours = |error| Broken::Candidate(Stopped::Ours(error));
         self.turn = self.shared.turn().await.map_err(ours)?;
         let checked = &self.shared.checked;
-        let mut loaded =
-            calls::open(self.shared, self.copies, 0).await.map_err(Broken::Candidate)?;
+        let mut loaded = calls::open(self.shared, self.hidden, self.copies, 0)
+            .await
+            .map_err(Broken::Candidate)?;
         if matches!(loaded, Loaded::Threads) {
             self.copies = false;
-            loaded = calls::open(self.shared, false, 0).await.map_err(Broken::Candidate)?;
+            loaded =
+                calls::open(self.shared, self.hidden, false, 0).await.map_err(Broken::Candidate)?;
         }
         let (candidate, shadows) = match loaded {
             Loaded::Ready(session, shadows) => (session, shadows),
@@ -136,7 +140,7 @@ impl<'a> Lane<'a> {
         };
         let (request, none) = (&checked.request, std::collections::BTreeMap::new());
         let request_of_test = run_request(request, ASSERTS.to_owned(), none, checked.left());
-        let test = Session::start(self.shared, request_of_test, None);
+        let test = Session::start(self.shared, request_of_test, None, self.hidden);
         let mut test = test.map_err(|error| Broken::Test(Stopped::Ours(error)))?;
         let order = json!({ "setup": request.assert_setup });
         let deadline = self.shared.deadline(checked.load_limit());
@@ -154,7 +158,7 @@ impl<'a> Lane<'a> {
     async fn close_pair(&mut self, pair: Pair<'a>) {
         for session in [pair.candidate, pair.test] {
             if let Some(outcome) = session.close().await {
-                self.shared.note(&outcome);
+                self.shared.note(&outcome, self.hidden);
             }
         }
         self.turn = None;
@@ -243,7 +247,7 @@ impl Pair<'_> {
         let for_candidate = calls::nonce().map_err(Broken::Test)?;
         let order = json!({
             "n": for_test, "source": case.assertion, "candidate": case.func_name,
-            "shadows": self.shadows,
+            "shadows": self.shadows, "modules": [shared.checked.module(), "solution"],
         });
         self.test.tell(&order).map_err(Broken::Test)?;
         let mut asked = false;

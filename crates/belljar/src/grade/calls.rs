@@ -35,7 +35,9 @@ pub(super) enum Loaded<'a> {
 /// Takes cases until there are none.
 pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Error> {
     let copies = shared.checked.request.isolate == Isolate::Process;
-    let mut lane = Lane { shared, session: None, copies, turn: None, fate: Fate::Alive, ahead: 0 };
+    let hidden = group.hidden;
+    let mut lane =
+        Lane { shared, hidden, session: None, copies, turn: None, fate: Fate::Alive, ahead: 0 };
     while let Some(index) = group.next() {
         let (judged, facts) = lane.settle(group, index).await?;
         shared.tell_in_group(group, index, judged, facts, lane.fate != Fate::Unloadable);
@@ -46,6 +48,7 @@ pub(super) async fn lane(shared: &Arc<Shared>, group: &Group) -> Result<(), Erro
 
 struct Lane<'a> {
     shared: &'a Arc<Shared>,
+    hidden: bool,
     session: Option<Session<'a>>,
     /// Whether one sandbox serves many cases.
     copies: bool,
@@ -146,7 +149,7 @@ impl<'a> Lane<'a> {
         self.fate = Fate::Dropped;
         if let Stopped::Ended(outcome) = &stopped {
             self.fate = Fate::RunEnded;
-            self.shared.note(outcome);
+            self.shared.note(outcome, self.hidden);
         }
         let judged = judge::stopped(&stopped, limit);
         match stopped {
@@ -161,7 +164,7 @@ impl<'a> Lane<'a> {
     async fn load(&mut self) -> Result<Session<'a>, Result<Judged, Stopped>> {
         self.turn = self.shared.turn().await.map_err(|error| Err(Stopped::Ours(error)))?;
         for _ in 0..2 {
-            match open(self.shared, self.copies, self.ahead).await.map_err(Err)? {
+            match open(self.shared, self.hidden, self.copies, self.ahead).await.map_err(Err)? {
                 Loaded::Ready(session, _) => return Ok(session),
                 Loaded::Threads => self.copies = false,
                 Loaded::Failed(raised) => return Err(Ok(not_loaded(raised))),
@@ -178,7 +181,7 @@ impl<'a> Lane<'a> {
         if let Some(session) = self.session.take()
             && let Some(outcome) = session.close().await
         {
-            self.shared.note(&outcome);
+            self.shared.note(&outcome, self.hidden);
         }
         self.turn = None;
     }
@@ -192,8 +195,11 @@ pub(super) fn not_loaded(raised: Raised) -> Judged {
 }
 
 /// The same with instructions counted, from before the candidate is loaded.
-pub(super) async fn open_counted(shared: &Arc<Shared>) -> Result<Loaded<'_>, Stopped> {
-    let session = start(shared)?;
+pub(super) async fn open_counted(
+    shared: &Arc<Shared>,
+    hidden: bool,
+) -> Result<Loaded<'_>, Stopped> {
+    let session = start(shared, hidden)?;
     session.counts.want();
     load(shared, session, true, 0).await
 }
@@ -202,13 +208,14 @@ pub(super) async fn open_counted(shared: &Arc<Shared>) -> Result<Loaded<'_>, Sto
 /// are known to come; 0 if not.
 pub(super) async fn open(
     shared: &Arc<Shared>,
+    hidden: bool,
     copies: bool,
     cases: usize,
 ) -> Result<Loaded<'_>, Stopped> {
-    load(shared, start(shared)?, copies, cases).await
+    load(shared, start(shared, hidden)?, copies, cases).await
 }
 
-fn start(shared: &Arc<Shared>) -> Result<Session<'_>, Stopped> {
+fn start(shared: &Arc<Shared>, hidden: bool) -> Result<Session<'_>, Stopped> {
     let checked = &shared.checked;
     let mut files = checked.request.files.clone();
     files.insert(checked.file.clone(), Data::from(checked.request.code.clone()));
@@ -219,7 +226,8 @@ fn start(shared: &Arc<Shared>) -> Result<Session<'_>, Stopped> {
     if request.limits.cpu_ms.is_none() && longest_ms > DEFAULT_CPU_MS {
         request.limits.cpu_ms = Some(longest_ms);
     }
-    Session::start(shared, request, Some(&checked.request.code)).map_err(Stopped::Ours)
+    let code = &checked.request.code;
+    Session::start(shared, request, Some(code), hidden).map_err(Stopped::Ours)
 }
 
 async fn load<'a>(

@@ -162,6 +162,14 @@ impl Case {
         }
     }
 
+    /// Its name where it must not tell what it holds: without the text of an assert that it was named by.
+    pub(crate) fn concealing_name(&self) -> String {
+        let named = self.name.split_once(": ").zip(self.assertion.as_deref());
+        named
+            .filter(|((_, said), text)| text.trim_start().starts_with(said.trim_end_matches('…')))
+            .map_or_else(|| self.name.clone(), |((place, _), _)| place.to_owned())
+    }
+
     /// Says what is wrong with it; `field` names the case.
     pub(crate) fn check(&self, field: &str) -> Result<(), SpecError> {
         let wrong = |name: &str, reason: &str| {

@@ -92,6 +92,11 @@ impl Checked {
         longest.unwrap_or(CASE_LIMIT).max(CASE_LIMIT)
     }
 
+    /// The candidate's name as a module.
+    pub(super) fn module(&self) -> &str {
+        self.file.rsplit_once('.').map_or(self.file.as_str(), |(stem, _)| stem)
+    }
+
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -148,6 +153,9 @@ fn cases(request: &mut GradeRequest) -> Result<Vec<Case>, SpecError> {
     for (index, case) in all.iter_mut().enumerate() {
         if case.name.is_empty() {
             case.name = format!("case {}", index + 1);
+        }
+        if case.hidden && !request.show_hidden {
+            case.name = case.concealing_name();
         }
         case.func_name = case.func_name.take().or_else(|| request.func_name.clone());
     }

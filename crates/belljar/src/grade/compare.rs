@@ -2,17 +2,22 @@
 //!
 //! Numbers are equal across their types, lists and tuples are not. Two differences: NaN meets NaN, since
 //! nothing else could be expected of it, and a tolerance can be given.
+//!
+//! One side is hostile: it may return what is made to be dear to compare. So sets and dicts are put in order once,
+//! from the innermost on, and what a tolerance makes us try is counted.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use super::case::Tolerance;
+use super::show::show;
 use super::value::Value;
 
 /// Elements that are matched one against all others, where order and exactness are both let go.
 const MAX_LOOSE: usize = 2000;
-/// Characters of a value in a message.
-const MAX_SHOWN: usize = 300;
+/// Pairs that are tried for one answer: about a second.
+const MAX_TRIED: u64 = 10_000_000;
 
 /// How strictly two values are compared.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,83 +29,225 @@ pub(crate) struct Rules {
 
 /// `None` if they agree; else where they first differ, and how.
 pub(crate) fn difference(expected: &Value, found: &Value, rules: Rules) -> Option<String> {
+    let (expected, found) = (&in_order(expected), &in_order(found));
+    let comparison = Comparison { tolerance: rules.tolerance, tried: Cell::new(0) };
     let mut path = String::new();
-    let what = if rules.unordered {
-        differ_in_any_order(expected, found, rules.tolerance)?
-    } else {
-        differ(expected, found, rules.tolerance, &mut path)?
+    let what = match (expected, found) {
+        (Value::List(one), Value::List(two)) | (Value::Tuple(one), Value::Tuple(two))
+            if rules.unordered =>
+        {
+            comparison.as_bags(&sorted(one), &sorted(two))?
+        }
+        _ => comparison.differ(expected, found, &mut path)?,
     };
     Some(if path.is_empty() { what } else { format!("at {path}: {what}") })
 }
 
-fn differ(
-    expected: &Value,
-    found: &Value,
-    tolerance: Option<Tolerance>,
-    path: &mut String,
-) -> Option<String> {
-    use Value::{Dict, FrozenSet, List, Set, Tuple};
-    match (expected, found) {
-        (List(one), List(two)) | (Tuple(one), Tuple(two)) => {
-            for (index, (left, right)) in one.iter().zip(two).enumerate() {
-                let before = path.len();
-                // Writing to a String cannot fail.
-                write!(path, "[{index}]").ok();
-                if let Some(what) = differ(left, right, tolerance, path) {
-                    return Some(what);
-                }
-                path.truncate(before);
-            }
-            (one.len() != two.len()).then(|| lengths(one.len(), two.len()))
+/// The same value with its sets and dicts in order, as a set and a dict hold what is equal: once.
+fn in_order(value: &Value) -> Value {
+    let all = |all: &[Value]| -> Vec<Value> { all.iter().map(in_order).collect() };
+    let as_set = |inner: &[Value]| {
+        let mut inner = all(inner);
+        inner.sort_by(order);
+        inner.dedup_by(|one, two| order(one, two) == Ordering::Equal);
+        inner
+    };
+    match value {
+        Value::List(inner) => Value::List(all(inner)),
+        Value::Tuple(inner) => Value::Tuple(all(inner)),
+        Value::Set(inner) => Value::Set(as_set(inner)),
+        Value::FrozenSet(inner) => Value::FrozenSet(as_set(inner)),
+        Value::Dict(pairs) => {
+            let mut pairs: Vec<(Value, Value)> =
+                pairs.iter().map(|(key, value)| (in_order(key), in_order(value))).collect();
+            // The last of those with one key stays, as in Python: the order among them is kept.
+            pairs.reverse();
+            pairs.sort_by(|one, two| order(&one.0, &two.0));
+            pairs.dedup_by(|one, two| order(&one.0, &two.0) == Ordering::Equal);
+            Value::Dict(pairs)
         }
-        (Set(one) | FrozenSet(one), Set(two) | FrozenSet(two)) => differ_as_sets(one, two),
-        (Dict(one), Dict(two)) => differ_as_dicts(one, two, tolerance, path),
-        _ if same_scalar(expected, found, tolerance) => None,
-        _ if expected.type_name() == found.type_name() => {
-            Some(format!("expected {}, got {}", show(expected), show(found)))
-        }
-        _ => Some(format!(
-            "expected {} ({}), got {} ({})",
-            show(expected),
-            expected.type_name(),
-            show(found),
-            found.type_name()
-        )),
+        Value::None
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::Float(_)
+        | Value::Complex(..)
+        | Value::Str(_)
+        | Value::Bytes(_)
+        | Value::Object(_) => value.clone(),
     }
+}
+
+/// One comparison. What it compares is in order.
+struct Comparison {
+    tolerance: Option<Tolerance>,
+    tried: Cell<u64>,
+}
+
+impl Comparison {
+    fn differ(&self, expected: &Value, found: &Value, path: &mut String) -> Option<String> {
+        use Value::{Dict, FrozenSet, List, Set, Tuple};
+        self.tried.set(self.tried.get() + 1);
+        match (expected, found) {
+            (List(one), List(two)) | (Tuple(one), Tuple(two)) => {
+                for (index, (left, right)) in one.iter().zip(two).enumerate() {
+                    let before = path.len();
+                    // Writing to a String cannot fail.
+                    write!(path, "[{index}]").ok();
+                    if let Some(what) = self.differ(left, right, path) {
+                        return Some(what);
+                    }
+                    path.truncate(before);
+                }
+                (one.len() != two.len()).then(|| lengths(one.len(), two.len()))
+            }
+            (Set(one) | FrozenSet(one), Set(two) | FrozenSet(two)) => {
+                self.as_bags(&one.iter().collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>())
+            }
+            (Dict(one), Dict(two)) => self.differ_as_dicts(one, two, path),
+            _ if self.same_scalar(expected, found) => None,
+            _ if expected.type_name() == found.type_name() => {
+                Some(format!("expected {}, got {}", show(expected), show(found)))
+            }
+            _ => Some(format!(
+                "expected {} ({}), got {} ({})",
+                show(expected),
+                expected.type_name(),
+                show(found),
+                found.type_name()
+            )),
+        }
+    }
+
+    fn same_scalar(&self, one: &Value, two: &Value) -> bool {
+        if let Some(tolerance) = self.tolerance {
+            if let (Value::Complex(a, b), Value::Complex(c, d)) = (one, two) {
+                return near(*a, *c, tolerance) && near(*b, *d, tolerance);
+            }
+            let either = [one, two].iter().any(|value| matches!(value, Value::Float(_)));
+            // A whole number that no float holds is exactly what it is.
+            if let (true, Some(left), Some(right)) = (either, one.as_float(), two.as_float())
+                && left.is_finite()
+                && right.is_finite()
+            {
+                return near(left, right, tolerance);
+            }
+        }
+        order(one, two) == Ordering::Equal
+    }
+
+    fn differ_as_dicts(
+        &self,
+        expected: &[(Value, Value)],
+        found: &[(Value, Value)],
+        path: &mut String,
+    ) -> Option<String> {
+        match only_in_one(&keys(expected), &keys(found)) {
+            (Some(key), _) => return Some(format!("the key {} is missing", show(key))),
+            (None, Some(key)) => {
+                return Some(format!("the key {} is there and was not expected", show(key)));
+            }
+            (None, None) => {}
+        }
+        for (left, right) in expected.iter().zip(found) {
+            let before = path.len();
+            write!(path, "[{}]", show(&left.0)).ok();
+            if let Some(what) = self.differ(&left.1, &right.1, path) {
+                return Some(what);
+            }
+            path.truncate(before);
+        }
+        None
+    }
+
+    /// Compares what has no order of its own; both are sorted.
+    fn as_bags(&self, expected: &[&Value], found: &[&Value]) -> Option<String> {
+        let (missing, extra) = only_in_one(expected, found);
+        let exactly = match (missing, extra) {
+            (None, None) => return None,
+            (Some(value), _) => format!("{} is missing", show(value)),
+            (None, Some(value)) => format!("{} is there and was not expected", show(value)),
+        };
+        if self.tolerance.is_none() {
+            return Some(exactly);
+        }
+        if expected.len() != found.len() {
+            return Some(lengths(expected.len(), found.len()));
+        }
+        // Sorted numbers meet in pairs if they can meet at all.
+        if expected.iter().zip(found).all(|(one, two)| self.agree(one, two)) {
+            return None;
+        }
+        if expected.len() > MAX_LOOSE {
+            return Some(format!(
+                "do not agree in sorted order, and are more than {MAX_LOOSE}, too many to try every pair"
+            ));
+        }
+        self.without_partner(expected, found).map(|value| format!("{} is missing", show(value)))
+    }
+
+    fn agree(&self, one: &Value, two: &Value) -> bool {
+        self.tried.get() <= MAX_TRIED && self.differ(one, two, &mut String::new()).is_none()
+    }
+
+    /// Gives everyone a partner with whom it agrees, each to one; the first for whom there is none is told. Whoever has
+    /// one may have to take another, for the sake of those that come later: Kuhn's way.
+    fn without_partner<'a>(&self, expected: &[&'a Value], found: &[&Value]) -> Option<&'a Value> {
+        let partners: Vec<Vec<usize>> = expected
+            .iter()
+            .map(|one| (0..found.len()).filter(|at| self.agree(one, found[*at])).collect())
+            .collect();
+        let mut taken_by: Vec<Option<usize>> = vec![None; found.len()];
+        for (first, value) in expected.iter().enumerate() {
+            // A walk from the one without a partner to a free one, over those that would have to change.
+            let mut came_from: Vec<Option<usize>> = vec![None; found.len()];
+            let mut waiting = vec![first];
+            let mut free = None;
+            while let (None, Some(one)) = (free, waiting.pop()) {
+                for at in partners[one].iter().copied() {
+                    self.tried.set(self.tried.get() + 1);
+                    if came_from[at].is_some() || self.tried.get() > MAX_TRIED {
+                        continue;
+                    }
+                    came_from[at] = Some(one);
+                    match taken_by[at] {
+                        Some(other) => waiting.push(other),
+                        None => free = free.or(Some(at)),
+                    }
+                }
+            }
+            let Some(mut at) = free else { return Some(value) };
+            while let Some(one) = came_from[at] {
+                taken_by[at] = Some(one);
+                if one == first {
+                    break;
+                }
+                let before =
+                    (0..found.len()).find(|other| *other != at && taken_by[*other] == Some(one));
+                let Some(before) = before else { break };
+                taken_by[before] = None;
+                at = before;
+            }
+        }
+        None
+    }
+}
+
+fn keys(pairs: &[(Value, Value)]) -> Vec<&Value> {
+    pairs.iter().map(|pair| &pair.0).collect()
 }
 
 fn lengths(expected: usize, found: usize) -> String {
     format!("expected {expected} elements, got {found}")
 }
 
-fn same_scalar(one: &Value, two: &Value, tolerance: Option<Tolerance>) -> bool {
-    if let (Some(tolerance), Some(left), Some(right)) = (tolerance, one.as_float(), two.as_float())
-    {
-        let either = [one, two].iter().any(|value| matches!(value, Value::Float(_)));
-        if either && close(left, right, tolerance) {
-            return true;
-        }
+/// Whether two numbers are as near as they have to be. To infinity nothing is near: a share of it is infinite too, and
+/// so would be every distance.
+pub(super) fn near(one: f64, two: f64, tolerance: Tolerance) -> bool {
+    if !(one.is_finite() && two.is_finite()) {
+        return order_floats(one, two) == Ordering::Equal;
     }
-    if let (Value::Complex(a, b), Value::Complex(c, d), Some(tolerance)) = (one, two, tolerance) {
-        return close(*a, *c, tolerance) && close(*b, *d, tolerance);
-    }
-    order(one, two) == Ordering::Equal
-}
-
-fn close(one: f64, two: f64, tolerance: Tolerance) -> bool {
     let apart = (one - two).abs();
-    let equal = one.total_cmp(&two) == Ordering::Equal || apart == 0.0;
-    equal || apart <= tolerance.abs || apart <= tolerance.rel * one.abs().max(two.abs())
-}
-
-fn differ_as_sets(expected: &[Value], found: &[Value]) -> Option<String> {
-    let (one, two) = (sorted(expected), sorted(found));
-    let (missing, extra) = only_in_one(&one, &two);
-    match (missing, extra) {
-        (None, None) => None,
-        (Some(value), _) => Some(format!("{} is missing", show(value))),
-        (None, Some(value)) => Some(format!("{} is there and was not expected", show(value))),
-    }
+    apart <= tolerance.abs || apart <= tolerance.rel * one.abs().max(two.abs())
 }
 
 /// The first that only the one and that only the other has.
@@ -125,82 +272,14 @@ fn only_in_one<'a>(one: &[&'a Value], two: &[&'a Value]) -> (Option<&'a Value>, 
     }
 }
 
-fn differ_as_dicts(
-    expected: &[(Value, Value)],
-    found: &[(Value, Value)],
-    tolerance: Option<Tolerance>,
-    path: &mut String,
-) -> Option<String> {
-    let (one, two) = (by_key(expected), by_key(found));
-    let left: Vec<&Value> = one.iter().map(|pair| &pair.0).collect();
-    let right: Vec<&Value> = two.iter().map(|pair| &pair.0).collect();
-    match only_in_one(&left, &right) {
-        (Some(key), _) => return Some(format!("the key {} is missing", show(key))),
-        (None, Some(key)) => {
-            return Some(format!("the key {} is there and was not expected", show(key)));
-        }
-        (None, None) => {}
-    }
-    for (left, right) in one.iter().zip(&two) {
-        let before = path.len();
-        write!(path, "[{}]", show(&left.0)).ok();
-        if let Some(what) = differ(&left.1, &right.1, tolerance, path) {
-            return Some(what);
-        }
-        path.truncate(before);
-    }
-    None
-}
-
-fn by_key(pairs: &[(Value, Value)]) -> Vec<&(Value, Value)> {
-    let mut all: Vec<&(Value, Value)> = pairs.iter().collect();
-    all.sort_by(|one, two| order(&one.0, &two.0));
-    all
-}
-
-fn differ_in_any_order(
-    expected: &Value,
-    found: &Value,
-    tolerance: Option<Tolerance>,
-) -> Option<String> {
-    let (one, two) = match (expected, found) {
-        (Value::List(one), Value::List(two)) | (Value::Tuple(one), Value::Tuple(two)) => (one, two),
-        _ => return differ(expected, found, tolerance, &mut String::new()),
-    };
-    if tolerance.is_none() {
-        return differ_as_sets(one, two);
-    }
-    if one.len() != two.len() {
-        return Some(lengths(one.len(), two.len()));
-    }
-    let (one, two) = (sorted(one), sorted(two));
-    let same = |a: &Value, b: &Value| differ(a, b, tolerance, &mut String::new()).is_none();
-    // Sorted numbers meet in pairs if they can meet at all.
-    if one.iter().zip(&two).all(|(a, b)| same(a, b)) {
-        return None;
-    }
-    if one.len() > MAX_LOOSE {
-        return Some(format!(
-            "do not agree in sorted order, and are more than {MAX_LOOSE}, too many to try every pair"
-        ));
-    }
-    let mut left: Vec<&Value> = two;
-    for value in one {
-        match left.iter().position(|other| same(value, other)) {
-            Some(at) => drop(left.swap_remove(at)),
-            None => return Some(format!("{} is missing", show(value))),
-        }
-    }
-    None
-}
-
 fn sorted(values: &[Value]) -> Vec<&Value> {
     let mut all: Vec<&Value> = values.iter().collect();
     all.sort_by(|one, two| order(one, two));
     all
 }
 
-/// A total order in which exactly those are equal that Python finds equal, and NaN equals itself.
+/// A total order in which exactly those are equal that Python finds equal, and NaN equals itself; of values that are
+/// themselves in order.
 fn order(one: &Value, two: &Value) -> Ordering {
     use Value::{
         Bool, Bytes, Complex, Dict, Float, FrozenSet, Int, List, None, Object, Set, Str, Tuple,
@@ -219,10 +298,11 @@ fn order(one: &Value, two: &Value) -> Ordering {
         (Str(a), Str(b)) => a.cmp(b),
         (Bytes(a), Bytes(b)) => a.cmp(b),
         (List(a), List(b)) | (Tuple(a), Tuple(b)) => order_all(a.iter(), b.iter()),
-        (Set(a) | FrozenSet(a), Set(b) | FrozenSet(b)) => {
-            order_all(sorted(a).into_iter(), sorted(b).into_iter())
+        (Set(a) | FrozenSet(a), Set(b) | FrozenSet(b)) => order_all(a.iter(), b.iter()),
+        (Dict(a), Dict(b)) => {
+            let (a, b) = (a.iter(), b.iter());
+            order_all(a.flat_map(|pair| [&pair.0, &pair.1]), b.flat_map(|pair| [&pair.0, &pair.1]))
         }
-        (Dict(a), Dict(b)) => order_dicts(a, b),
         (Object(a), Object(b)) => a.cmp(b),
         _ => rank(one).cmp(&rank(two)),
     }
@@ -250,12 +330,6 @@ fn order_all<'a>(
     }
 }
 
-fn order_dicts(one: &[(Value, Value)], two: &[(Value, Value)]) -> Ordering {
-    let (one, two) = (by_key(one), by_key(two));
-    let one = one.iter().flat_map(|pair| [&pair.0, &pair.1]);
-    order_all(one, two.iter().flat_map(|pair| [&pair.0, &pair.1]))
-}
-
 /// Kinds that are never equal to each other.
 fn rank(value: &Value) -> u8 {
     match value {
@@ -269,83 +343,6 @@ fn rank(value: &Value) -> u8 {
         Value::Dict(_) => 7,
         Value::Object(_) => 8,
     }
-}
-
-/// A value as Python writes it, cut where it becomes long.
-pub(crate) fn show(value: &Value) -> String {
-    let mut text = String::new();
-    write_value(value, &mut text);
-    cut(&text, MAX_SHOWN)
-}
-
-/// The beginning of a text, with a mark if it is not all.
-pub(crate) fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
-}
-
-fn write_value(value: &Value, to: &mut String) {
-    // Long values are cut anyway: what lies behind is not written either.
-    if to.len() > MAX_SHOWN * 4 {
-        return;
-    }
-    match value {
-        Value::None => to.push_str("None"),
-        Value::Bool(true) => to.push_str("True"),
-        Value::Bool(false) => to.push_str("False"),
-        Value::Int(number) => to.push_str(&number.to_string()),
-        Value::Float(number) => to.push_str(&float(*number)),
-        Value::Complex(re, im) => to.push_str(&format!("({}+{}j)", float(*re), float(*im))),
-        Value::Str(text) => write_text(text, to),
-        Value::Bytes(bytes) => to.push_str(&format!("b\"{}\"", bytes.escape_ascii())),
-        Value::List(all) => write_all(all, "[", "]", to),
-        Value::Tuple(all) if all.len() == 1 => write_all(all, "(", ",)", to),
-        Value::Tuple(all) => write_all(all, "(", ")", to),
-        Value::Set(all) if all.is_empty() => to.push_str("set()"),
-        Value::Set(all) => write_all(all, "{", "}", to),
-        Value::FrozenSet(all) => write_all(all, "frozenset({", "})", to),
-        Value::Dict(pairs) => {
-            to.push('{');
-            for (index, (key, value)) in pairs.iter().enumerate() {
-                to.push_str(if index > 0 { ", " } else { "" });
-                write_value(key, to);
-                to.push_str(": ");
-                write_value(value, to);
-            }
-            to.push('}');
-        }
-        Value::Object(number) => to.push_str(&format!("<object {number}>")),
-    }
-}
-
-fn write_all(all: &[Value], open: &str, close: &str, to: &mut String) {
-    to.push_str(open);
-    for (index, value) in all.iter().enumerate() {
-        to.push_str(if index > 0 { ", " } else { "" });
-        write_value(value, to);
-    }
-    to.push_str(close);
-}
-
-fn write_text(text: &str, to: &mut String) {
-    to.push('\'');
-    for one in text.chars() {
-        match one {
-            '\n' => to.push_str("\\n"),
-            '\'' => to.push_str("\\'"),
-            '\\' => to.push_str("\\\\"),
-            '\t' => to.push_str("\\t"),
-            _ if one.is_control() => to.push_str(&format!("\\x{:02x}", u32::from(one))),
-            _ => to.push(one),
-        }
-    }
-    to.push('\'');
-}
-
-fn float(number: f64) -> String {
-    if number.is_finite() { format!("{number:?}") } else { format!("{number}").to_lowercase() }
 }
 
 #[cfg(test)]
@@ -422,5 +419,63 @@ mod tests {
         assert!(agree("[[1],[2],\"x\"]", "[\"x\",[2],[1]]", any));
         assert!(!agree("[1,1,2]", "[1,2,2]", any), "how often each comes counts");
         assert!(!agree("[[1,2]]", "[[2,1]]", any), "only the outermost order is let go");
+    }
+
+    #[test]
+    fn a_tolerance_holds_in_sets_and_between_any_pairs() {
+        let loose = |unordered| {
+            let tolerance = Some(Tolerance { abs: 0.1, rel: 0.0 });
+            Rules { tolerance, unordered }
+        };
+        let agree = |one, two, rules| difference(&value(one), &value(two), rules).is_none();
+        let (one, two) = ("{\"$set\":[0.3,1.0]}", "{\"$set\":[0.30000000000000004,1.0]}");
+        assert!(agree(one, two, loose(false)) && differs(one, two).is_some());
+        assert!(!agree(one, "{\"$set\":[0.5,1.0]}", loose(false)));
+        // Whoever is asked first may have to leave its first choice to another.
+        let (one, two) = ("[[1.0,1.0],[1.05,0.95]]", "[[1.08,0.92],[0.95,1.04]]");
+        assert!(agree(one, two, loose(true)) && agree(two, one, loose(true)));
+        let (one, two) = ("[[0.0,1],[0.1,0],[0.2,0]]", "[[0.05,0],[0.15,0],[0.0,1]]");
+        assert!(agree(one, two, loose(true)));
+        assert!(!agree("[[0.0,0],[0.3,0],[0.6,0]]", "[[0.05,0],[0.05,0],[0.6,0]]", loose(true)));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_near_itself_alone() {
+        let tolerance = Tolerance { abs: 1.0, rel: 0.5 };
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        assert!(near(inf, inf, tolerance) && near(nan, -nan, tolerance));
+        for (one, two) in
+            [(1.0, inf), (inf, 1.0), (-inf, inf), (nan, 1.0), (nan, inf), (f64::MAX, inf)]
+        {
+            assert!(!near(one, two, tolerance), "{one} {two}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_twice_in_a_set_or_dict_is_there_once() {
+        assert_eq!(differs("{\"$set\":[1,true,2,2.0]}", "{\"$set\":[2,1]}"), None);
+        assert_eq!(differs("{\"$dict\":[[1,\"a\"],[1.0,\"b\"]]}", "{\"$dict\":[[1,\"b\"]]}"), None);
+    }
+
+    #[test]
+    fn comparing_is_bounded_whatever_is_compared() {
+        let (mut a, mut b, mut c) = (Value::from(1), Value::from(2), Value::from(3));
+        for _ in 0..17 {
+            let set = |one: &Value, two: &Value| Value::FrozenSet(vec![one.clone(), two.clone()]);
+            (a, b, c) = (set(&a, &b), set(&a, &c), set(&b, &c));
+        }
+        let (expected, found) = (Value::Set(vec![c]), Value::Set(vec![a, b]));
+        let tolerance = Some(Tolerance { abs: 0.5, rel: 0.0 });
+        let (told, done) = std::sync::mpsc::channel();
+        // In a thread, so that a comparison without end is a failure and not a wait without end.
+        std::thread::spawn(move || {
+            for tolerance in [None, tolerance] {
+                let rules = Rules { tolerance, unordered: false };
+                told.send(difference(&expected, &found, rules).is_some()).ok();
+            }
+        });
+        for _ in 0..2 {
+            assert_eq!(done.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::compare::cut;
+use super::show::cut;
 use super::{CaseResult, CaseVerdict, Feedback, FeedbackKind, Raised};
 use crate::model::event::{Event, Severity};
 use crate::model::outcome::Outcome;

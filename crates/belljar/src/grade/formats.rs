@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::case::Case;
+use super::case::{Case, Kind};
 use super::value::keep_large_integers;
 use super::{Grade, GradeRequest};
 use crate::model::error::SpecError;
@@ -89,6 +89,25 @@ impl Problem {
         }
     }
 
+    /// Takes in the cases of another as hidden ones, with what belongs to them.
+    pub fn hide(&mut self, more: Self) {
+        let Self { func_name, setup_code, assert_setup, cases, hidden, .. } = more;
+        let is_call = |case: &Case| case.kind() == Kind::Call;
+        let named = |mut case: Case| {
+            if is_call(&case) && case.func_name.is_none() {
+                case.func_name.clone_from(&func_name);
+            }
+            case
+        };
+        self.hidden.extend(cases.into_iter().chain(hidden).map(named));
+        // An assert knows it by the request's.
+        if self.func_name.is_none() && !self.cases.iter().any(is_call) {
+            self.func_name = func_name;
+        }
+        add(&mut self.setup_code, setup_code);
+        add(&mut self.assert_setup, assert_setup);
+    }
+
     /// A completion as a candidate: what repeats the function stands for itself.
     pub fn complete(&self, completion: &str) -> String {
         let own = self.func_name.as_ref().is_some_and(|name| {
@@ -97,6 +116,14 @@ impl Problem {
         });
         if own { completion.to_owned() } else { format!("{}{completion}", self.prompt) }
     }
+}
+
+/// Puts a text behind another, unless it is the same.
+fn add(to: &mut Option<String>, more: Option<String>) {
+    *to = match (to.take(), more) {
+        (Some(one), Some(two)) if one != two => Some(format!("{one}\n{two}")),
+        (one, two) => one.or(two),
+    };
 }
 
 /// A completion of one problem of a set.

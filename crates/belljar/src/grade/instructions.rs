@@ -1,13 +1,22 @@
-//! Machine instructions of a sandbox, counted by the kernel and read outside of it.
+//! Machine instructions of a sandbox, counted by the kernel and read outside of it; and the end of its program at a
+//! moment of our choice, so that what it takes from then on is not counted.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_sys::errno_name;
 use belljar_sys::perf::{Counted, Counter};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A count that may be wanted of a session, and what is known of it. Copies are the same count.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts(Arc<Mutex<State>>);
+pub(super) struct Counts(Arc<Mutex<Watched>>);
+
+#[derive(Debug, Default)]
+struct Watched {
+    state: State,
+    program: Option<OwnedFd>,
+}
 
 #[derive(Debug, Default)]
 enum State {
@@ -21,20 +30,34 @@ enum State {
 impl Counts {
     /// From the beginning of its session, which must not have begun.
     pub(super) fn want(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State::Wanted;
+        self.watched().state = State::Wanted;
     }
 
     /// Its sandbox stands, and nothing was said to it yet.
     pub(super) fn begin(&self, keeper: u32) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*state, State::Wanted) {
-            *state = count(keeper, Counted::Instructions).map_or_else(State::Not, State::Counting);
+        let mut watched = self.watched();
+        if matches!(watched.state, State::Wanted) {
+            let counted = count(keeper, Counted::Instructions);
+            watched.state = counted.map_or_else(State::Not, State::Counting);
+            watched.program = handle(keeper);
         }
+    }
+
+    /// Ends the program where it is, with all that it started. One that is not known goes on to its own end.
+    pub(super) fn end_program(&self) {
+        if let Some(program) = &self.watched().program {
+            // Gone by itself: as good.
+            pidfd_send_signal(program, Signal::KILL).ok();
+        }
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The count, or why there is none.
     pub(super) fn read(&self) -> Result<u64, String> {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &self.watched().state {
             State::Counting(counter) => counter.read().map_err(|errno| {
                 format!("not available here: the counter cannot be read ({})", errno_name(errno))
             }),
@@ -44,9 +67,18 @@ impl Counts {
     }
 }
 
-/// Counts for the program of this keeper's sandbox: the child of its init.
+/// The program of this keeper's sandbox: the child of its init.
+fn program_of(keeper: u32) -> Option<u32> {
+    only_child(keeper).and_then(only_child)
+}
+
+fn handle(keeper: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(program_of(keeper)?).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
 fn count(keeper: u32, counted: Counted) -> Result<Counter, String> {
-    let program = only_child(keeper).and_then(only_child);
+    let program = program_of(keeper);
     let program = program.ok_or("not available here: its process was not found in /proc")?;
     Counter::open(program, counted).map_err(|errno| {
         let name = errno_name(errno);

@@ -44,6 +44,7 @@ pub(super) struct Shared {
 /// Cases that may share a sandbox: of one kind, and either all hidden or none.
 pub(super) struct Group {
     kind: Kind,
+    pub hidden: bool,
     waiting: Mutex<VecDeque<usize>>,
 }
 
@@ -71,13 +72,26 @@ impl Shared {
         }
     }
 
-    /// Keeps what is worth knowing of a run that has ended.
-    pub(super) fn note(&self, outcome: &Outcome) {
+    /// Keeps what is worth knowing of a run that has ended. The words of an event are the candidate's (a path, a host):
+    /// of hidden cases only the kind is kept.
+    pub(super) fn note(&self, outcome: &Outcome, hidden: bool) {
         let id = outcome.execution_id.clone();
         self.executions.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        let conceal = self.conceals(hidden);
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let room = MAX_EVENTS.saturating_sub(events.len());
-        events.extend(outcome.events.iter().take(room).cloned());
+        events.extend(outcome.events.iter().take(room).cloned().map(|event| {
+            if conceal {
+                let detail = format!("in a hidden case: {}", event.kind.name());
+                return Event { process: None, syscall: None, detail, ..event };
+            }
+            event
+        }));
+    }
+
+    /// Whether nothing may be told of a sandbox, by whether its cases are hidden.
+    pub(super) fn conceals(&self, hidden: bool) -> bool {
+        hidden && !self.checked.request.show_hidden
     }
 
     /// What was refused or limited in any of the sandboxes.
@@ -254,7 +268,7 @@ fn groups(checked: &Checked) -> Vec<Arc<Group>> {
             };
             let waiting: VecDeque<usize> = order.iter().copied().filter(own).collect();
             if !waiting.is_empty() {
-                groups.push(Arc::new(Group { kind, waiting: Mutex::new(waiting) }));
+                groups.push(Arc::new(Group { kind, hidden, waiting: Mutex::new(waiting) }));
             }
         }
     }

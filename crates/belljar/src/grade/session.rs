@@ -188,13 +188,18 @@ impl Inbox {
 }
 
 impl<'a> Session<'a> {
-    /// Starts one; nothing is waited for yet. `candidate` is what its record shows as its code.
+    /// Starts one; nothing is waited for yet. `candidate` is what its record shows as its code; of hidden cases it does not
+    /// show what was said.
     pub(super) fn start(
         shared: &'a Shared,
         request: RunRequest,
         candidate: Option<&str>,
+        hidden: bool,
     ) -> Result<Self, Error> {
         let mut run = shared.engine.prepare(request)?.by(shared.caller.clone());
+        if shared.conceals(hidden) {
+            run = run.recorded_without_words();
+        }
         if let Some(code) = candidate {
             run = run.recorded_with(code);
         }

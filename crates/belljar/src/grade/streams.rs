@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::CaseVerdict;
 use super::case::Case;
 use super::feedback::find_error;
 use super::judge::{self, Facts, Judged};
 use super::lanes::{Group, RETRIES, Shared, is_final};
+use super::{CaseVerdict, GradeRequest};
 use crate::model::error::Error;
 use crate::model::outcome::{Outcome, Stream};
 use crate::model::request::RunRequest;
@@ -40,11 +40,12 @@ async fn settle(shared: &Arc<Shared>, case: &Case) -> Result<(Judged, Facts), Er
         let _turn = shared.turn().await?;
         let judged = match run(shared, case).await {
             Ok((outcome, stdout)) => {
-                shared.note(&outcome);
+                shared.note(&outcome, case.hidden);
                 let mut judged = judge::output(case, &outcome, &stdout);
                 if judged.verdict == CaseVerdict::Ended {
                     judged.raised = find_error(&shared.checked.language, &outcome.stderr);
-                    if let Some(raised) = &judged.raised {
+                    if let Some(raised) = &mut judged.raised {
+                        raised.line = own_line(&shared.checked.request, raised.line);
                         // Better than the last line: node ends with its version.
                         let how = judged.detail.split(':').next().unwrap_or_default();
                         judged.detail = format!("{how}: {}", judge::one_line(raised));
@@ -91,7 +92,10 @@ async fn run(shared: &Shared, case: &Case) -> Result<(Outcome, Vec<u8>), Error> 
         start: request.start,
         ..RunRequest::default()
     })?;
-    let run = run.by(shared.caller.clone());
+    let mut run = run.by(shared.caller.clone());
+    if shared.conceals(case.hidden) {
+        run = run.recorded_without_words();
+    }
     let mut kept = Vec::new();
     let mut sink = |stream, bytes: &[u8]| {
         if stream == Stream::Stdout {
@@ -115,6 +119,12 @@ pub(super) async fn cpu_ms(shared: &Shared, case: &Case) -> Result<Option<f64>, 
         Err(error) if is_final(&error) => Err(error),
         Err(_) => Ok(None),
     }
+}
+
+/// A line of the candidate, of one of the program that it was run as; none for one of the set-up.
+fn own_line(request: &GradeRequest, line: Option<u32>) -> Option<u32> {
+    let before = request.setup_code.as_ref().map_or(0, |setup| setup.matches('\n').count() + 1);
+    line?.checked_sub(u32::try_from(before).ok()?).filter(|line| *line > 0)
 }
 
 fn with_setup(setup: Option<&str>, code: &str) -> String {

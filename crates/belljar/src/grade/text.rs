@@ -1,7 +1,8 @@
 //! Comparing what a program wrote with what it should have written.
 
 use super::case::Case;
-use super::compare::cut;
+use super::compare::near;
+use super::show::cut;
 
 /// Characters of a line in a message.
 const MAX_SHOWN: usize = 120;
@@ -65,11 +66,7 @@ fn same_line(one: &[u8], two: &[u8], case: &Case) -> bool {
     one.len() == two.len()
         && one.iter().zip(&two).all(|(a, b)| {
             let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<f64>().ok();
-            a == b
-                || number(a).zip(number(b)).is_some_and(|(a, b)| {
-                    let apart = (a - b).abs();
-                    apart <= tolerance.abs || apart <= tolerance.rel * a.abs().max(b.abs())
-                })
+            a == b || number(a).zip(number(b)).is_some_and(|(a, b)| near(a, b, tolerance))
         })
 }
 
@@ -125,6 +122,8 @@ mod tests {
         assert_eq!(differs("x 1.0 2", "x 1.0001 2.0", &loose), None);
         assert!(differs("x 1.0", "y 1.0", &loose).is_some());
         assert!(differs("1.0", "1.1", &loose).is_some());
+        assert!(differs("1.0", "inf", &loose).is_some() && differs("inf", "1.0", &loose).is_some());
+        assert_eq!(differs("inf nan", "Infinity NaN", &loose), None);
         let any = Case { unordered: true, ..Case::default() };
         assert_eq!(differs("a\nb\n", "b\na\n", &any), None);
         assert!(differs("a\na\n", "b\na\n", &any).is_some());

@@ -40,6 +40,22 @@ pub enum Value {
 }
 
 impl Value {
+    /// The types of what can be passed out.
+    pub(crate) const TYPES: [&str; 12] = [
+        "NoneType",
+        "bool",
+        "int",
+        "float",
+        "complex",
+        "str",
+        "bytes",
+        "list",
+        "tuple",
+        "set",
+        "frozenset",
+        "dict",
+    ];
+
     /// The type's name in Python.
     pub const fn type_name(&self) -> &'static str {
         match self {
@@ -317,7 +333,7 @@ impl Value {
 
 /// JSON in which whole numbers that no machine word holds are written as `{"$int": "…"}`: a reader of
 /// JSON would make floats of them and lose their last digits.
-pub(crate) fn keep_large_integers(json: &str) -> std::borrow::Cow<'_, str> {
+pub fn keep_large_integers(json: &str) -> std::borrow::Cow<'_, str> {
     const MOST_SURELY_SMALL: usize = 18;
     let bytes = json.as_bytes();
     let (mut out, mut copied, mut at) = (String::new(), 0, 0);
@@ -335,7 +351,7 @@ pub(crate) fn keep_large_integers(json: &str) -> std::borrow::Cow<'_, str> {
                 let token = &json[at..at + length];
                 let digits = token.strip_prefix('-').unwrap_or(token);
                 let whole = digits.bytes().all(|one| one.is_ascii_digit());
-                if whole && digits.len() > MOST_SURELY_SMALL && token.parse::<i64>().is_err() {
+                if whole && digits.len() > MOST_SURELY_SMALL && !is_word(token) {
                     out.push_str(&json[copied..at]);
                     out.push_str("{\"$int\":\"");
                     out.push_str(token);
@@ -354,6 +370,10 @@ pub(crate) fn keep_large_integers(json: &str) -> std::borrow::Cow<'_, str> {
     }
     out.push_str(&json[copied..]);
     out.into()
+}
+
+fn is_word(token: &str) -> bool {
+    token.parse::<i64>().is_ok() || token.parse::<u64>().is_ok()
 }
 
 #[cfg(test)]
@@ -431,6 +451,8 @@ mod tests {
         assert_eq!(all[1], Value::Int(format!("-{digits}").parse().unwrap()));
         assert_eq!(all[2], Value::from(digits));
         assert!(matches!(all[3], Value::Float(_)));
-        assert!(matches!(keep_large_integers("[1, -2]"), std::borrow::Cow::Borrowed(_)));
+        for words in ["[1, -2]", "[18446744073709551615, -9223372036854775808]"] {
+            assert!(matches!(keep_large_integers(words), std::borrow::Cow::Borrowed(_)), "{words}");
+        }
     }
 }

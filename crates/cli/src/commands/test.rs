@@ -156,7 +156,27 @@ fn entries(args: &Test) -> Result<Vec<Entry>, Error> {
             vec![(problem, read_code(file)?)]
         }
     };
-    candidates.into_iter().map(|(problem, code)| entry(args, &problem, code)).collect()
+    let hidden = args.hidden.as_deref().map(|path| formats::read(path, None)).transpose()?;
+    let with_hidden = |(mut problem, code): (Problem, String)| {
+        if let Some(hidden) = &hidden {
+            hide(&mut problem, hidden, args.hidden.as_deref().unwrap_or(Path::new("")))?;
+        }
+        entry(args, &problem, code)
+    };
+    candidates.into_iter().map(with_hidden).collect()
+}
+
+/// Adds the hidden cases of the same problem; a file that is no set of problems is for all.
+fn hide(problem: &mut Problem, hidden: &[Problem], path: &Path) -> Result<(), SpecError> {
+    let only = hidden.len() == 1 && problem.id.is_empty();
+    let own = |one: &&Problem| only || one.id.is_empty() || one.id == problem.id;
+    let found: Vec<Problem> = hidden.iter().filter(own).cloned().collect();
+    if found.is_empty() {
+        let reason = format!("{} has no problem \"{}\"", path.display(), problem.id);
+        return Err(SpecError::new("hidden", reason));
+    }
+    found.into_iter().for_each(|one| problem.hide(one));
+    Ok(())
 }
 
 fn canonical(args: &Test, problems: Vec<Problem>) -> Result<Vec<(Problem, String)>, SpecError> {
@@ -205,14 +225,6 @@ fn entry(args: &Test, problem: &Problem, code: String) -> Result<Entry, Error> {
     request.func_name = args.func.clone().or(request.func_name);
     if let Some(path) = &args.setup {
         request.setup_code = Some(read_code(path)?);
-    }
-    if let Some(path) = &args.hidden {
-        for more in formats::read(path, None)? {
-            request.hidden.extend(more.cases.into_iter().chain(more.hidden));
-            let setups = [request.assert_setup.take(), more.assert_setup];
-            let setups: Vec<String> = setups.into_iter().flatten().collect();
-            request.assert_setup = (!setups.is_empty()).then(|| setups.join("\n"));
-        }
     }
     request.level = args.level;
     request.limits = run::limits(&args.limits);

@@ -184,7 +184,7 @@ impl Client {
             return Err(refusal(status, after, &bytes.unwrap_or_default()));
         }
         let bytes = bytes.map_err(again)?;
-        let read = if self.endpoint.stream {
+        let read = if self.endpoint.stream && !self.dialect.is_whole(&bytes) {
             self.dialect.read_stream(&bytes)
         } else {
             self.dialect.read(&bytes)

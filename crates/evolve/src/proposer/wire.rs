@@ -130,6 +130,12 @@ impl Dialect {
         }
     }
 
+    /// Whether an answer that was to come in pieces came whole: not every server that speaks so can do otherwise.
+    pub(super) fn is_whole(self, bytes: &[u8]) -> bool {
+        let begins = bytes.trim_ascii_start().first();
+        self != Self::Ollama && begins == Some(&b'{') // a stream begins with the name of a field
+    }
+
     /// Reads an answer that came in pieces.
     pub(super) fn read_stream(self, bytes: &[u8]) -> Result<Reply, Bad> {
         let text = std::str::from_utf8(bytes).map_err(|_| malformed("it is not UTF-8"))?;
@@ -195,6 +201,9 @@ struct OpenaiUsage {
 }
 
 fn openai(whole: OpenaiReply) -> Result<Reply, Bad> {
+    if let Some(error) = whole.error {
+        return Err(Bad::Told(message_of(&error)));
+    }
     let choice = whole.choices.into_iter().next().ok_or_else(|| malformed("it has no choices"))?;
     let usage = whole.usage.unwrap_or(OpenaiUsage { prompt_tokens: 0, completion_tokens: 0 });
     Ok(Reply {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use belljar::Error;
+use belljar::grade::keep_large_integers;
 use belljar_evolve::{End, Evolution, Line, ProposerSpec, Record, Summary, Task, TaskFile};
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
@@ -142,7 +143,8 @@ async fn begin(
 ) -> Result<Response, Problem> {
     // Before the body is read, so that a full server holds no more bodies than it has room.
     let room = server.evolutions.enter(&principal)?;
-    let mut file: TaskFile = body::json(request).await?;
+    let text = body::text(request).await?;
+    let mut file: TaskFile = body::parse(keep_large_integers(&text).as_bytes())?;
     file.proposer = server.evolutions.proposer(file.proposer)?;
     let applied = server.policy.of(&principal, &BTreeMap::new());
     applied.check_parts(

@@ -1,7 +1,7 @@
 //! A Python file of tests: its asserts and test functions become cases, the rest is what they need.
 
 use super::super::case::Case;
-use super::super::compare::cut;
+use super::super::show::cut;
 use super::Problem;
 
 /// Characters of an assert in its name.

@@ -76,7 +76,9 @@ impl From<Mbpp> for Problem {
             numbered.map(|(at, test)| Case::assertion(format!("{name} {}", at + 1), test)).collect()
         };
         let setup = [one.test_imports.join("\n"), one.test_setup_code].join("\n");
+        let func_name = one.code.as_deref().and_then(|code| tested(code, &one.test_list));
         Self {
+            func_name,
             id: one.task_id.0,
             cases: cases("test", one.test_list),
             hidden: cases("challenge", one.challenge_test_list),
@@ -90,9 +92,32 @@ impl From<Mbpp> for Problem {
     }
 }
 
+/// The function of a solution that every test calls: a test does not say which one is tested if the name is one that
+/// Python has as well.
+fn tested(code: &str, tests: &[String]) -> Option<String> {
+    let names = code.lines().filter_map(|line| Some(line.strip_prefix("def ")?.split_once('(')?.0));
+    let called = |name: &&str| tests.iter().all(|test| test.contains(&format!("{name}(")));
+    names.map(str::trim).filter(called).next_back().map(ToOwned::to_owned)
+}
+
 impl Problem {
     fn with_question(mut self, question: &str) -> Self {
         self.prompt = question.lines().map(|line| format!("# {line}\n")).collect();
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_that_is_tested_is_told_by_the_solution() {
+        let code =
+            "import math\ndef half(x):\n    return x / 2\ndef sum(a, b):\n    return half(a) + b\n";
+        let tests = |one: &str, two: &str| [one.to_owned(), two.to_owned()];
+        let both = tests("assert sum(1, 2) == 3", "assert abs(sum(1, 1) - 2) < 1");
+        assert_eq!(tested(code, &both), Some("sum".to_owned()));
+        assert_eq!(tested(code, &tests("assert sum(1, 2) == 3", "assert half(2) == 1")), None);
     }
 }
