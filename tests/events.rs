@@ -12,10 +12,14 @@ use belljar::{Event, EventKind, Outcome, Risk, Severity};
 mod bounds;
 #[path = "events/calls.rs"]
 mod calls;
+#[path = "events/hidden.rs"]
+mod hidden;
 #[path = "events/kinds.rs"]
 mod kinds;
 #[path = "events/masked.rs"]
 mod masked;
+#[path = "events/opens.rs"]
+mod opens;
 #[path = "events/recording.rs"]
 mod recording;
 #[path = "events/stream.rs"]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar::living_talk::EndReason;
 use belljar::runtime::{ended, events};
 use belljar::sandbox::{ExecRequest, SandboxRequest};
-use belljar::{DiskLimit, LimitsRequest, Verdict};
+use belljar::{DiskLimit, LimitsRequest, Severity, Verdict};
 use belljar_tests::block_on;
 use rustix::process::{Signal, kill_process};
 
@@ -159,6 +159,34 @@ fn a_refused_call_is_an_event_of_its_exec() {
     );
     house.bash("quiet", "true").ok();
     assert_eq!(events(&house.raise.directory, "quiet").expect("events"), []);
+}
+
+// Each is as long as can be, so that together they are more than is kept of an exec.
+#[test]
+fn a_flood_of_harmless_refusals_hides_no_grave_one_of_an_exec() {
+    let house = House::new();
+    let floods = r"
+import ctypes, os
+call = ctypes.CDLL(None).syscall
+for n in range(40):
+    if os.fork() == 0:
+        for m in range(8): call(303, -100, b'%d-%d' % (n, m) + b'\xff' * 600, 0, 0, 0)
+        os._exit(0)
+    os.wait()
+call(165, b'none', b'/mnt', b'tmpfs', 0, 0)
+";
+    let script = format!("exec python3 -c \"$1\" {}", "x".repeat(600));
+    let cmd = ["bash", "-c", script.as_str(), "bash", floods].map(ToOwned::to_owned).to_vec();
+    house.run("floods", &ExecRequest { cmd, ..Default::default() }).ok();
+    let told = events(&house.raise.directory, "floods").expect("events");
+    let grave: Vec<&str> = told
+        .iter()
+        .filter(|one| one.severity > Severity::Low)
+        .map(|one| one.detail.as_str())
+        .collect();
+    assert_eq!(grave, [r#"mount(source="none", target="/mnt", type="tmpfs", flags=0)"#]);
+    let harmless = told.iter().filter(|one| one.syscall.as_deref() == Some("name_to_handle_at"));
+    assert!(harmless.count() >= 150, "{}", told.len());
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use belljar_jail::egress::{Reached, Rule};
-use belljar_jail::tried::{Counted, Seen, Touched, Tried};
+use belljar_jail::tried::{Counted, Seen, Touched, Tried, Untold};
 
 use crate::model::event::{Event, EventKind, Process, Severity};
 use crate::model::recording::Recording;
@@ -118,14 +118,14 @@ impl Tally {
         let Mark::Told(kind, severity) = refusal.mark else {
             return None;
         };
-        let (rule, fix) = (rule(*profile, &refusal), fix(&refusal, tried));
+        let (rule, fix) = (rule(*profile, &refusal), fix(&refusal, &tried.args));
         let detail = call.describe(tried);
         Some(Event { kind, severity, detail, rule, fix, ..of_call(tried, call) })
     }
 
     /// An allowed call is an event only for where it leads.
     fn allowed(&mut self, tried: &Tried, call: &Call) -> Option<Event> {
-        if let Some(entry) = self.recording.as_ref().and_then(|_| record::entry(tried, call))
+        if let Some(entry) = record::entry(tried, call)
             && let Some(rule) = boundary::crossed(&entry)
         {
             return Some(boundary::event(tried, call, &entry, rule));
@@ -185,13 +185,33 @@ impl Tally {
                 event.count += count - 1;
             }
         }
-        for (call, count) in &counted.untold {
-            let name = seccomp::name(*call);
-            let known = self.events.iter_mut().rfind(|event| event.syscall.as_deref() == name);
-            if let Some(event) = known {
-                event.count += count;
-            }
+        counted.untold.iter().for_each(|one| self.count_untold(one));
+    }
+
+    /// Refusals of which no more is known than the call and how grave they were.
+    fn count_untold(&mut self, untold: &Untold) {
+        let Some(severity) = Severity::of_weight(untold.weight) else { return };
+        let Rules { profile, adjust, .. } = &self.rules;
+        let found = seccomp::refusal_so_grave(*profile, adjust, untold.call, severity);
+        let Some(refusal) = found else { return };
+        let Mark::Told(kind, _) = refusal.mark else { return };
+        let rule = rule(*profile, &refusal);
+        let is_same = |event: &&mut Event| event.rule == rule && event.severity == severity;
+        if let Some(known) = self.events.iter_mut().rfind(is_same) {
+            known.count += untold.count;
+            return;
         }
+        self.tell(Event {
+            kind,
+            severity,
+            time: time_of(untold.time_ms),
+            process: None,
+            syscall: Some(refusal.name.to_owned()),
+            detail: wording::untold(refusal.name),
+            rule,
+            fix: fix(&refusal, &[0; 6]),
+            count: untold.count,
+        });
     }
 
     /// All of it, with the patterns that show only now.
@@ -325,9 +345,9 @@ const PRIVILEGED: [&str; 40] = [
 const WATCHING: [&str; 4] =
     ["inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch"];
 
-fn fix(refusal: &Refusal, tried: &Tried) -> String {
+fn fix(refusal: &Refusal, args: &[u64; 6]) -> String {
     let name = refusal.name;
-    let namespaces = tried.args[0] & NAMESPACES;
+    let namespaces = args[0] & NAMESPACES;
     let no_capability = PRIVILEGED.contains(&name)
         || matches!(name, "clone" | "unshare")
             && namespaces != 0

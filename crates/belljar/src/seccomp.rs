@@ -79,7 +79,7 @@ const PLAIN: Mark = Mark::Told(EventKind::SyscallBlocked, Severity::Low);
 pub enum Hearing {
     #[default]
     Nothing,
-    /// What is refused, and where connections go.
+    /// What is refused, where connections go, and what is opened to be written to and must be there already.
     Refusals,
     /// Also what is opened, executed and written.
     Record,
@@ -87,13 +87,38 @@ pub enum Hearing {
 
 impl Hearing {
     /// Whether a call is looked at where it is allowed.
-    fn sees(self, name: &str) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::Refusals => name == "connect",
-            Self::Record => RECORDED.contains(&name),
+    fn sees(self, name: &str) -> Seen {
+        match (self, name) {
+            (Self::Refusals, "connect") => Seen::Always,
+            (Self::Refusals, "open") => Seen::If(&WRITES_TO_OLD[0]),
+            (Self::Refusals, "openat") => Seen::If(&WRITES_TO_OLD[1]),
+            (Self::Record, name) if RECORDED.contains(&name) => Seen::Always,
+            (Self::Nothing | Self::Refusals | Self::Record, _) => Seen::Never,
         }
     }
+}
+
+/// When an allowed call is looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Seen {
+    Never,
+    Always,
+    /// Where all of these hold.
+    If(&'static [Test]),
+}
+
+/// Opens that write to what must be there already, by open and by openat: O_WRONLY or O_RDWR without O_CREAT, __O_TMPFILE
+/// and O_PATH. Few programs do that to files of their own, so it costs little to look; attempts on devices and on the
+/// kernel's own files are mostly made so.
+static WRITES_TO_OLD: [[Test; 2]; 2] = [writes_to_old(1), writes_to_old(2)];
+
+const fn writes_to_old(flags: u32) -> [Test; 2] {
+    const WRITES: u64 = 0o3;
+    const MAKES: u64 = 0o100 | 0o2000_0000 | 0o1000_0000;
+    [
+        Test { argument: flags, width: Width::U32, mask: WRITES, negated: true, values: &[0] },
+        Test { argument: flags, width: Width::U32, mask: MAKES, negated: false, values: &[0] },
+    ]
 }
 
 /// What a recorded run tells of.
@@ -201,6 +226,29 @@ pub(crate) fn refusal(
     })
 }
 
+/// A refusal of a call of which nothing is known but how grave it was.
+pub(crate) fn refusal_so_grave(
+    profile: Profile,
+    adjust: &Adjust,
+    number: u32,
+    severity: Severity,
+) -> Option<Refusal> {
+    let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
+    let call = &NATIVE.calls[place];
+    let decision = decide(call, profile, adjust);
+    let exceptions = decision.first.into_iter().chain(decision.exceptions);
+    let mut marks = exceptions.map(|one| one.mark).chain([decision.mark]);
+    let mark = marks.find(|mark| matches!(mark, Mark::Told(_, found) if *found == severity))?;
+    let at_standard = decide(call, Profile::Standard, &Adjust::default()).action;
+    Some(Refusal {
+        name: call.name,
+        mark,
+        by_request: adjust.deny.iter().any(|name| name == call.name),
+        by_workspace: false,
+        allowed_at_standard: profile != Profile::Standard && at_standard == Action::Allow,
+    })
+}
+
 /// Every rule of a profile, in the order of call numbers.
 pub fn rules(profile: Profile) -> impl Iterator<Item = RuleView> {
     NATIVE.calls.iter().filter_map(move |call| {
@@ -254,8 +302,7 @@ struct Decision {
     exceptions: &'static [Exception],
     action: Action,
     mark: Mark,
-    /// Looked at where it is allowed.
-    seen: bool,
+    seen: Seen,
 }
 
 impl Decision {
@@ -263,7 +310,7 @@ impl Decision {
     const ABSENT: Decision = Decision { mark: Mark::Quiet, ..Decision::plain(ENOSYS) };
 
     const fn plain(action: Action) -> Decision {
-        Decision { first: None, exceptions: &[], action, mark: PLAIN, seen: false }
+        Decision { first: None, exceptions: &[], action, mark: PLAIN, seen: Seen::Never }
     }
 
     fn of(&self, args: &[u64; 6]) -> (Action, Mark) {

@@ -6,6 +6,7 @@
 //! single-threaded and links no runtime.
 
 pub mod agent;
+pub mod alarm;
 mod cgroup;
 pub mod copies;
 pub mod egress;

@@ -20,17 +20,21 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::plan::{Lockdown, unpack};
 use crate::report::Message;
-use crate::tried::{Counted, Listen, Look, Seen, Tried, What};
+use crate::tried::{Answer, Counted, GRAVEST, Listen, Look, Seen, Tried, Untold, WEIGHTS, What};
 
 /// Refused calls told one by one, over a whole run,
 const MAX_TOLD: usize = 256;
-/// and of one thread and one call; the rest of them is counted unread.
+/// and, when those are used up, of each weight: a flood of what is harmless must not hide what is not.
+const MAX_TOLD_OF_WEIGHT: usize = 32;
+/// Of one thread, one call and one weight; the rest of them is counted unread.
 const MAX_TOLD_EACH: u64 = 8;
 /// Different allowed calls told one by one where the run is recorded,
 const MAX_RECORDED: usize = 4096;
-/// and where only connections are looked at.
+/// and where only connections are looked at,
 const MAX_SEEN: usize = 128;
-/// Threads and calls that are counted apart.
+/// and those that raise an alarm, when the others are used up.
+const MAX_ALARMS: usize = 32;
+/// Threads, calls and weights that are counted apart.
 const MAX_COUNTED: usize = 1024;
 /// Answers before the clocks are looked at again, in number and in time.
 const BATCH: usize = 256;
@@ -51,7 +55,8 @@ const MAX_LATE_BYTES: usize = 1 << 20;
 /// The counts in one message: it must fit the wire.
 const COUNTS_AT_ONCE: usize = 256;
 
-const EPERM: u16 = 1;
+/// For a call that the filter should not have brought to us.
+const REFUSED: Answer = Answer { errno: 1, weight: 0 };
 /// "From the working directory", where a descriptor is expected.
 const AT_FDCWD: i32 = -100;
 
@@ -67,12 +72,14 @@ pub(crate) struct Ear {
     counts: Vec<(u64, u64)>,
     /// Where a thing that was told is counted.
     known: HashMap<u64, usize>,
-    /// Refusals of one thread and one call.
-    each: HashMap<(u32, u32), u64>,
-    /// What is not told, by call.
-    untold: HashMap<u32, u64>,
+    /// Refusals of one thread, one call and one weight.
+    each: HashMap<(u32, u32, u8), u64>,
+    /// What is not told, by call and weight.
+    untold: HashMap<(u32, u8), Untold>,
     told: usize,
+    told_of: [usize; WEIGHTS],
     recorded: usize,
+    alarms: usize,
     unrecorded: u64,
     /// What the engine had no room for yet, in order.
     late: VecDeque<Vec<u8>>,
@@ -92,7 +99,9 @@ impl Ear {
             each: HashMap::new(),
             untold: HashMap::new(),
             told: 0,
+            told_of: [0; WEIGHTS],
             recorded: 0,
+            alarms: 0,
             unrecorded: 0,
             late: VecDeque::new(),
             late_bytes: 0,
@@ -129,54 +138,67 @@ impl Ear {
     }
 
     fn answer(&mut self, call: &Waiting, engine: Option<&OwnedFd>) {
-        let errno = judge(&self.filter, call);
+        let answer = judge(&self.filter, call);
         if let Some(engine) = engine {
-            match errno {
+            match answer.errno {
                 0 => self.see_allowed(call, engine),
-                _ => self.see_refused(call, errno, engine),
+                _ => self.see_refused(call, answer, engine),
             }
         }
         // ENOENT: killed meanwhile, which needs no answer.
-        let _gone = match errno {
+        let _gone = match answer.errno {
             0 => notify::let_go_on(&self.listener, call),
-            _ => notify::refuse(&self.listener, call, errno),
+            errno => notify::refuse(&self.listener, call, errno),
         };
     }
 
-    fn see_refused(&mut self, call: &Waiting, errno: u16, engine: &OwnedFd) {
-        let key = (call.thread, call.number);
+    fn see_refused(&mut self, call: &Waiting, answer: Answer, engine: &OwnedFd) {
+        let weight = usize::from(answer.weight).min(WEIGHTS - 1);
+        let spare = self.told_of[weight] < MAX_TOLD_OF_WEIGHT;
         let room = self.each.len() < MAX_COUNTED;
-        let times = match self.each.entry(key) {
+        let times = match self.each.entry((call.thread, call.number, answer.weight)) {
             Entry::Occupied(mut times) => {
                 *times.get_mut() += 1;
                 *times.get()
             }
             Entry::Vacant(place) if room => *place.insert(1),
+            Entry::Vacant(_) if spare => 1,
             Entry::Vacant(_) => u64::MAX,
         };
-        if times <= MAX_TOLD_EACH && self.told < MAX_TOLD {
+        if times <= MAX_TOLD_EACH && (spare || self.told < MAX_TOLD) {
             let read = self.read(call);
             let known = self.identity(call, &read);
             if self.count_again(known, call) {
                 return;
             }
-            if self.tell(call, errno, read, known, engine) {
+            if self.tell(call, answer, read, known, engine) {
                 self.told += 1;
+                self.told_of[weight] += 1;
                 return;
             }
         }
-        *self.untold.entry(call.number).or_default() += 1;
+        let (call, weight) = (call.number, answer.weight);
+        let first = || Untold { call, weight, time_ms: now_ms(), count: 0 };
+        self.untold.entry((call, weight)).or_insert_with(first).count += 1;
     }
 
     fn see_allowed(&mut self, call: &Waiting, engine: &OwnedFd) {
         let read = self.read(call);
+        let alarms = self.listen.alarms.iter().any(|alarm| alarm.rings(call.number, &read));
+        if !alarms && self.listen.only_alarms.binary_search(&call.number).is_ok() {
+            return;
+        }
         let known = self.identity(call, &read);
         if self.count_again(known, call) {
             return;
         }
         let most = if self.listen.record { MAX_RECORDED } else { MAX_SEEN };
-        if self.recorded < most && self.tell(call, 0, read, known, engine) {
+        let room = self.recorded < most || alarms && self.alarms < MAX_ALARMS;
+        // For all that we know it is as grave as anything can be.
+        let answer = Answer { errno: 0, weight: if alarms { GRAVEST } else { 0 } };
+        if room && self.tell(call, answer, read, known, engine) {
             self.recorded += 1;
+            self.alarms += usize::from(alarms);
         } else {
             self.unrecorded += 1;
         }
@@ -207,7 +229,7 @@ impl Ear {
     fn tell(
         &mut self,
         call: &Waiting,
-        errno: u16,
+        answer: Answer,
         read: Vec<Option<Vec<u8>>>,
         known: u64,
         engine: &OwnedFd,
@@ -219,9 +241,9 @@ impl Ear {
         let Ok(number) = u32::try_from(self.counts.len()) else {
             return false;
         };
-        let (call_number, args) = (call.number, call.args);
-        let tried =
-            Tried { number, time_ms: now_ms(), process, call: call_number, args, read, errno };
+        let Answer { errno, weight } = answer;
+        let (call, args, time_ms) = (call.number, call.args, now_ms());
+        let tried = Tried { number, time_ms, process, call, args, read, errno, weight };
         let Ok(json) = serde_json::to_vec(&Message::Tried(tried)) else {
             return false;
         };
@@ -267,13 +289,15 @@ impl Ear {
         }
         let again = self.counts.iter().zip(0..).filter(|((count, _), _)| *count > 1);
         let counts: Vec<_> = again.map(|((count, sum), number)| (number, *count, *sum)).collect();
-        let mut untold: Vec<_> = self.untold.iter().map(|(call, count)| (*call, *count)).collect();
-        untold.sort_unstable();
-        untold.truncate(COUNTS_AT_ONCE);
-        let last = Counted { counts: Vec::new(), untold, unrecorded: self.unrecorded };
-        let parts = counts.chunks(COUNTS_AT_ONCE);
-        let parts = parts.map(|some| Counted { counts: some.to_vec(), ..Counted::default() });
-        for part in parts.chain([last]).filter(|part| *part != Counted::default()) {
+        let mut untold: Vec<Untold> = self.untold.values().copied().collect();
+        // The gravest first.
+        untold.sort_unstable_by_key(|one| (std::cmp::Reverse(one.weight), one.call));
+        let last = Counted { unrecorded: self.unrecorded, ..Counted::default() };
+        let counts = counts.chunks(COUNTS_AT_ONCE);
+        let counts = counts.map(|some| Counted { counts: some.to_vec(), ..Counted::default() });
+        let untold = untold.chunks(COUNTS_AT_ONCE);
+        let untold = untold.map(|some| Counted { untold: some.to_vec(), ..Counted::default() });
+        for part in untold.chain(counts).chain([last]).filter(|part| *part != Counted::default()) {
             if let Ok(json) = serde_json::to_vec(&Message::Counted(part)) {
                 fd::send(engine, &json, &[]).ok();
             }
@@ -282,9 +306,10 @@ impl Ear {
 }
 
 /// What the filter keeps in the low bits of its answer. Anything but a notification is not for us.
-fn judge(filter: &[Instruction], call: &Waiting) -> u16 {
+fn judge(filter: &[Instruction], call: &Waiting) -> Answer {
     let data = evaluate(filter, call).filter(|found| found >> 16 == notify::RET_USER_NOTIF >> 16);
-    data.map_or(EPERM, |found| u16::try_from(found & 0xffff).unwrap_or(EPERM))
+    let bits = data.and_then(|found| u16::try_from(found & 0xffff).ok());
+    bits.map_or(REFUSED, Answer::from_bits)
 }
 
 /// Runs a filter as the kernel does. Jumps only go forwards, so it ends.

@@ -24,6 +24,19 @@ const METADATA: [IpAddr; 4] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
 ];
 
+/// How the kernel keeps those in an address, and at which place: as what they are, and IPv4 within IPv6.
+pub(super) fn metadata_bytes() -> impl Iterator<Item = (usize, Vec<u8>)> {
+    const OF_V4: usize = 4;
+    const OF_V6: usize = 8;
+    METADATA.into_iter().flat_map(|address| match address {
+        IpAddr::V4(old) => {
+            let mapped = old.to_ipv6_mapped().octets().to_vec();
+            vec![(OF_V4, old.octets().to_vec()), (OF_V6, mapped)]
+        }
+        IpAddr::V6(new) => vec![(OF_V6, new.octets().to_vec())],
+    })
+}
+
 impl Address {
     pub(super) fn read(bytes: &[u8]) -> Self {
         let Some((family, rest)) = bytes.split_first_chunk::<2>() else {

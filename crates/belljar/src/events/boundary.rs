@@ -1,5 +1,7 @@
-//! Files that are the boundary itself. No filter sees paths, so only a recorded run tells of those that
-//! are absent or read-only; what stands over the secrets of /proc is watched always.
+//! Files that are the boundary itself: raw devices, and what the kernel is set by. No filter sees paths, and to look at
+//! every open would make all of them dear; so outside of a recorded run only opens that write to what must be there
+//! already are brought to the keeper, which looks for these beginnings. What stands over the secrets of /proc tells by
+//! itself.
 
 use belljar_jail::tried::Tried;
 
@@ -11,10 +13,26 @@ use crate::model::wording;
 
 /// Devices behind which lie memory, disks, ports and the kernel's log.
 const RAW_DEVICES: [&str; 5] = ["/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/kvm"];
-const DISKS: [&str; 7] =
-    ["/dev/sd", "/dev/nvme", "/dev/vd", "/dev/xvd", "/dev/dm-", "/dev/loop", "/dev/mapper/"];
+const DISKS: [&str; 11] = [
+    "/dev/sd",
+    "/dev/nvme",
+    "/dev/vd",
+    "/dev/xvd",
+    "/dev/hd",
+    "/dev/mmcblk",
+    "/dev/md",
+    "/dev/dm-",
+    "/dev/loop",
+    "/dev/mapper/",
+    "/dev/disk/",
+];
 /// What is written here changes the host.
 const KERNEL: [&str; 3] = ["/proc/sys/", "/proc/sysrq-trigger", "/sys/"];
+
+/// How their paths begin, all of them.
+pub(super) fn beginnings() -> impl Iterator<Item = &'static str> {
+    RAW_DEVICES.into_iter().chain(DISKS).chain(KERNEL)
+}
 
 /// The layer that stands where an entry leads, if that is the boundary.
 pub(super) fn crossed(entry: &Entry) -> Option<&'static str> {

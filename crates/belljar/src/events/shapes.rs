@@ -4,6 +4,7 @@
 
 use std::sync::LazyLock;
 
+use belljar_jail::alarm::{Alarm, Sign};
 use belljar_jail::tried::{Listen, Look, What};
 
 use super::flags::{
@@ -11,6 +12,7 @@ use super::flags::{
     MOUNT_ATTRIBUTES, MOVE_MOUNT, OPEN, OPEN_TREE, PERSONALITIES, PRCTL, PTRACE, QUOTA, REBOOT,
     SCHEDULERS, SOCKET_TYPES, SYSLOG, UMOUNT,
 };
+use super::{address, boundary};
 use crate::seccomp;
 
 /// Names of single values, or of bits.
@@ -178,7 +180,11 @@ pub(super) fn find(name: &str) -> Option<&'static Shape> {
 /// What the keeper reads, and what it tells calls apart by.
 pub(crate) fn listen(record: Recorded) -> Listen {
     static LISTEN: LazyLock<Listen> = LazyLock::new(make_listen);
-    Listen { record: record == Recorded::Yes, ..LISTEN.clone() }
+    let mut listen = LISTEN.clone();
+    if record == Recorded::Yes {
+        (listen.record, listen.only_alarms) = (true, Vec::new());
+    }
+    listen
 }
 
 /// Whether allowed calls are recorded.
@@ -212,5 +218,26 @@ fn make_listen() -> Listen {
     }
     listen.looks.sort_by_key(|look| (look.call, look.argument));
     listen.distinct.sort_unstable();
+    listen.alarms = alarms();
+    listen.only_alarms = numbers(&OPENS);
     listen
+}
+
+/// Those that this machine has, in order.
+fn numbers(names: &[&str]) -> Vec<u32> {
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| seccomp::number(name)).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Calls that open files by path.
+const OPENS: [&str; 3] = ["creat", "open", "openat"];
+
+/// What is told of allowed calls however many there were: where clouds keep secrets, and the boundary's own files.
+fn alarms() -> Vec<Alarm> {
+    let metadata = address::metadata_bytes()
+        .map(|(at, bytes)| Alarm { calls: numbers(&["connect"]), sign: Sign::Bytes { at, bytes } });
+    let files = boundary::beginnings()
+        .map(|path| Alarm { calls: numbers(&OPENS), sign: Sign::Path(path.to_owned()) });
+    metadata.chain(files).collect()
 }

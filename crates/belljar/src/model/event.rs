@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use belljar_jail::tried::WEIGHTS;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +113,25 @@ pub enum Severity {
 }
 
 impl Severity {
+    /// From what innocent programs do upwards.
+    pub(crate) const ALL: [Self; WEIGHTS] =
+        [Self::Info, Self::Low, Self::Medium, Self::High, Self::Critical];
+
+    /// As the filter and the keeper know it, who know no words.
+    pub(crate) const fn weight(self) -> u8 {
+        match self {
+            Self::Info => 0,
+            Self::Low => 1,
+            Self::Medium => 2,
+            Self::High => 3,
+            Self::Critical => 4,
+        }
+    }
+
+    pub(crate) fn of_weight(weight: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(weight)).copied()
+    }
+
     /// The word on the wire.
     pub const fn name(self) -> &'static str {
         match self {
@@ -261,10 +281,9 @@ mod tests {
         for kind in EventKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
-        for severity in
-            [Severity::Info, Severity::Low, Severity::Medium, Severity::High, Severity::Critical]
-        {
+        for severity in Severity::ALL {
             assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
+            assert_eq!(Severity::of_weight(severity.weight()), Some(severity));
         }
         for risk in [Risk::Low, Risk::Medium, Risk::High, Risk::Critical] {
             assert_eq!(serde_json::to_value(risk).unwrap(), risk.name());

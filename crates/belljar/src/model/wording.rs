@@ -171,6 +171,11 @@ pub(crate) fn egress_fix(why: Why, host: &str, port: u16, detail: &str) -> Strin
     }
 }
 
+/// Of a refused call nothing was kept but its name.
+pub(crate) fn untold(call: &str) -> String {
+    format!("{call}(…): too much had been refused by then to keep its arguments")
+}
+
 pub(crate) fn denial_storm(times: u64, most: &str) -> String {
     format!("{times} calls were refused, most of them {most}")
 }

@@ -9,7 +9,8 @@
 //! (`seccomp_is_const_allow`); such calls then skip the filter altogether.
 
 use super::table::{Call, Exception, Test, Width};
-use super::{Action, Decision, Hearing, Machine, Mark};
+use super::{Action, Decision, Hearing, Machine, Mark, Seen};
+use belljar_jail::tried::Answer;
 use belljar_sys::notify::RET_USER_NOTIF;
 use belljar_sys::seccomp::Instruction;
 
@@ -116,34 +117,45 @@ impl Assembler {
         if let Some((_, label)) = self.decided.iter().find(|(known, _)| known == decision) {
             return *label;
         }
-        let seen = decision.seen;
-        let mut label = self.finish(self.word(decision.action, decision.mark, seen));
+        let mut label = self.answer(decision.action, decision.mark, decision.seen);
         for exception in decision.first.into_iter().chain(decision.exceptions).rev() {
-            label = self.exception(exception, seen, label);
+            label = self.exception(exception, decision.seen, label);
         }
         self.decided.push((*decision, label));
         label
     }
 
     /// What is told of goes to the listener, with the answer in the bits that the kernel ignores; zero
-    /// there lets the call go on.
-    fn word(&self, action: Action, mark: Mark, seen: bool) -> u32 {
+    /// there lets the call go on. How grave it is stands beside it: so the listener knows what it must not
+    /// lose among the rest.
+    fn answer(&mut self, action: Action, mark: Mark, seen: Seen) -> Label {
         match (action, mark) {
-            (Action::Allow, _) if seen => RET_USER_NOTIF,
-            (Action::Allow, _) => ALLOW,
-            (Action::Errno(number), Mark::Told(..)) if self.hearing != Hearing::Nothing => {
-                RET_USER_NOTIF | u32::from(number)
+            (Action::Allow, _) => match seen {
+                Seen::Never => self.finish(ALLOW),
+                Seen::Always => self.finish(RET_USER_NOTIF),
+                Seen::If(tests) => {
+                    let (holds, fails) = (self.finish(RET_USER_NOTIF), self.finish(ALLOW));
+                    self.tests(tests, holds, fails)
+                }
+            },
+            (Action::Errno(number), Mark::Told(_, severity))
+                if self.hearing != Hearing::Nothing =>
+            {
+                let answer = Answer { errno: number, weight: severity.weight() };
+                self.finish(RET_USER_NOTIF | u32::from(answer.to_bits()))
             }
-            (Action::Errno(number), _) => ERRNO | u32::from(number),
+            (Action::Errno(number), _) => self.finish(ERRNO | u32::from(number)),
         }
     }
 
-    fn exception(&mut self, exception: &Exception, seen: bool, otherwise: Label) -> Label {
-        let mut label = self.finish(self.word(exception.action, exception.mark, seen));
-        for test in exception.tests.iter().rev() {
-            label = self.test(test, label, otherwise);
-        }
-        label
+    fn exception(&mut self, exception: &Exception, seen: Seen, otherwise: Label) -> Label {
+        let label = self.answer(exception.action, exception.mark, seen);
+        self.tests(exception.tests, label, otherwise)
+    }
+
+    /// All of them hold, or not.
+    fn tests(&mut self, tests: &[Test], holds: Label, fails: Label) -> Label {
+        tests.iter().rev().fold(holds, |label, test| self.test(test, label, fails))
     }
 
     fn test(&mut self, test: &Test, holds: Label, fails: Label) -> Label {

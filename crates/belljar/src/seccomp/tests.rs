@@ -598,3 +598,49 @@ fn every_rule_can_be_read() {
         assert!(clone.condition.contains("EPERM if flags & CLONE_NEWNS|"));
     }
 }
+
+#[test]
+fn only_opens_that_write_to_what_must_be_there_are_looked_at() {
+    const SEEN: u32 = 0x7fc0_0000;
+    let program = |hearing| compile(Profile::Standard, &Adjust::default(), hearing).unwrap();
+    let heard = program(Hearing::Refusals);
+    let ask = |program: &[Instruction], name: &str, flags: u64| {
+        let call = X86_64.calls.iter().find(|call| call.name == name).unwrap();
+        let mut data = Data { number: call.number, arch: X86_64.audit_arch, args: [0; 6] };
+        data.args[if name == "open" { 1 } else { 2 }] = flags;
+        run(program, &data)
+    };
+    let (read, write, both, make, path, unnamed) = (0, 0o1, 0o2, 0o100, 0o1000_0000, 0o2020_0000);
+    for name in ["open", "openat"] {
+        for flags in [write, both, write | 0o2000, both | 0o1000, 3, 1 << 32 | write] {
+            assert_eq!(ask(&heard, name, flags), SEEN, "{name} {flags:o}");
+            assert_eq!(ask(&program(Hearing::Nothing), name, flags), ALLOW, "{name} {flags:o}");
+        }
+        for flags in [read, read | make, write | make, both | path, both | unnamed, 1 << 32] {
+            assert_eq!(ask(&heard, name, flags), ALLOW, "{name} {flags:o}");
+        }
+        assert_eq!(ask(&program(Hearing::Record), name, read), SEEN);
+    }
+}
+
+#[test]
+fn a_refusal_that_is_told_carries_its_errno_and_how_grave_it_is() {
+    let heard = compile(Profile::Standard, &Adjust::default(), Hearing::Refusals).unwrap();
+    let ask = |name: &str, first: u64| {
+        let call = X86_64.calls.iter().find(|call| call.name == name).unwrap();
+        let args = [first, 0, 0, 0, 0, 0];
+        run(&heard, &Data { number: call.number, arch: X86_64.audit_arch, args })
+    };
+    for (name, first, errno, severity) in [
+        ("mount", 0, 1, Severity::High),
+        ("init_module", 0, 1, Severity::Critical),
+        ("io_uring_setup", 0, 38, Severity::Info),
+        ("ptrace", 0, 1, Severity::Info),
+        ("ptrace", 16, 1, Severity::High),
+    ] {
+        let word = ask(name, first);
+        assert_eq!(word >> 16, 0x7fc0, "{name}");
+        assert_eq!(word & 0xff, errno, "{name}");
+        assert_eq!(word >> 8 & 0xff, u32::from(severity.weight()), "{name}");
+    }
+}

@@ -19,14 +19,17 @@ use crate::plan::{Files, Program};
 use crate::readback;
 use crate::redact::Patterns;
 use crate::report::{Cause, End, Ending, Failed, Message, Note, Ready, Step, Stopped};
-use crate::tried::{Spilled, Touched};
+use crate::tried::{GRAVEST, Spilled, Touched};
 use crate::wire::MAX_MESSAGE_BYTES;
 
 /// Ended execs of which something lives on: so many are listened to.
 const MAX_LINGERING: usize = 64;
-/// What is kept of the refusals of one exec.
+/// What is kept of the refusals of one exec,
 const MAX_EVENT_BYTES: u64 = 1 << 20;
-/// So much more of the file is for decoys alone: whoever is refused often first must not hide one.
+/// and so much more for each weight above the least: whoever is refused often first must not hide what is graver.
+const MAX_WEIGHT_BYTES: u64 = 256 << 10;
+/// Then for what was counted, and for decoys alone.
+const MAX_COUNTED_BYTES: u64 = 64 << 10;
 const MAX_SPILLED_BYTES: u64 = 64 << 10;
 /// How long those who are asked to end have when time has run out for the whole sandbox.
 const GRACE: Duration = Duration::from_secs(5);
@@ -232,7 +235,8 @@ impl House {
         while let Ok(received) = fd::receive(&self.told.1, &mut bytes) {
             if let Some(Kind::Program { directory, .. }) = exec.map(|one| &one.kind) {
                 let line = without_secrets(&bytes[..received.length], &self.hidden);
-                records::append_line(directory, EXEC_EVENTS, &line, MAX_EVENT_BYTES).ok();
+                let most = room_for(&bytes[..received.length]);
+                records::append_line(directory, EXEC_EVENTS, &line, most).ok();
             }
         }
     }
@@ -243,7 +247,7 @@ impl House {
         let spilled = what(&mut exec.lookout);
         let Kind::Program { directory, .. } = &exec.kind else { return };
         for line in spilled.into_iter().flat_map(|one| serde_json::to_vec(&Message::Spilled(one))) {
-            let most = MAX_EVENT_BYTES + MAX_SPILLED_BYTES;
+            let most = room_for_weight(GRAVEST) + MAX_COUNTED_BYTES + MAX_SPILLED_BYTES;
             records::append_line(directory, EXEC_EVENTS, &line, most).ok();
         }
     }
@@ -256,7 +260,8 @@ impl House {
         let Ok(line) = serde_json::to_vec(&touched) else { return };
         for exec in self.execs.iter().filter(|exec| exec.runs()) {
             if let Kind::Program { directory, .. } = &exec.kind {
-                records::append_line(directory, EXEC_EVENTS, &line, MAX_EVENT_BYTES).ok();
+                let most = room_for_weight(GRAVEST);
+                records::append_line(directory, EXEC_EVENTS, &line, most).ok();
             }
         }
     }
@@ -436,6 +441,18 @@ impl House {
         self.living.last_used = Instant::now();
         Ok(())
     }
+}
+
+/// How long the file may be with this line in it.
+fn room_for(line: &[u8]) -> u64 {
+    match serde_json::from_slice(line) {
+        Ok(Message::Tried(tried)) => room_for_weight(tried.weight),
+        Ok(_) | Err(_) => room_for_weight(GRAVEST) + MAX_COUNTED_BYTES,
+    }
+}
+
+fn room_for_weight(weight: u8) -> u64 {
+    MAX_EVENT_BYTES + u64::from(weight.min(GRAVEST)) * MAX_WEIGHT_BYTES
 }
 
 /// What was seen of a program, as it may be written down: names and arguments are its own choice.
