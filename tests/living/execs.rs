@@ -161,6 +161,28 @@ fn records_beyond_what_is_kept_are_swept() {
 }
 
 #[test]
+fn output_beyond_what_is_kept_of_all_execs_is_swept() {
+    let house = House::new();
+    // Less than is kept of each stream, so that all of it is.
+    let fills = "head -c 16000000 /dev/zero; head -c 16000000 /dev/zero >&2";
+    let fit = belljar::living_talk::MAX_KEPT_BYTES / 32_000_000;
+    let kept = |first: u64, behind: u64| {
+        let all = belljar::runtime::records(&house.raise.directory, "box", true);
+        let mut ids: Vec<String> = all.expect("records").into_iter().map(|one| one.id).collect();
+        ids.sort();
+        assert_eq!(ids, (first..behind).map(|one| format!("e{one}")).collect::<Vec<_>>());
+    };
+    for number in 0..fit {
+        house.bash(&format!("e{number}"), fills).ok();
+    }
+    kept(0, fit);
+    for number in fit..fit + 2 {
+        house.bash(&format!("e{number}"), fills).ok();
+    }
+    kept(2, fit + 2);
+}
+
+#[test]
 fn strict_lives_too() {
     let mut request = SandboxRequest { level: Level::Strict, ..Default::default() };
     if !is_root() {

@@ -78,32 +78,36 @@ fn two_that_take_each_others_names_do_not_wait_for_ever() {
     let server = desk.serve();
     let client = Client::new(&desk.socket);
     client.post("/v1/sandboxes", &json!({ "name": "parent" })).is(201);
-    for round in 0..20 {
-        for name in ["one", "two"] {
-            client.post("/v1/sandboxes/parent/fork", &json!({ "as": name })).is(201);
-        }
-        std::thread::scope(|scope| {
-            for (from, to) in [("one", "two"), ("two", "one")] {
-                let client = &client;
-                scope.spawn(move || {
-                    let path = format!("/v1/sandboxes/{from}/promote");
-                    let said = client.post(&path, &json!({ "as": to }));
-                    assert!([200, 404, 409].contains(&said.status), "{said:?}");
-                });
-            }
+    for name in ["one", "two"] {
+        client.post("/v1/sandboxes/parent/fork", &json!({ "as": name })).is(201);
+        let deaf = json!({ "script": "trap '' TERM; echo deaf; sleep 600", "background": true });
+        let path = format!("/v1/sandboxes/{name}");
+        let begun = client.post(&format!("{path}/shell"), &deaf).is(202).json();
+        let exec = begun["id"].as_str().expect("an id").to_owned();
+        wait_until("it hears nothing", || {
+            let told = client.get(&format!("{path}/execs/{exec}")).is(200).json();
+            told["stdout_bytes"].as_u64() > Some(0)
         });
-        let all = client.get("/v1/sandboxes").is(200).json();
-        let names: Vec<&str> = all["sandboxes"]
-            .as_array()
-            .expect("all")
-            .iter()
-            .filter_map(|one| one["name"].as_str())
-            .collect();
-        assert!(names.len() > 1, "round {round}: {all}");
-        for name in names.into_iter().filter(|name| *name != "parent") {
-            client.delete(&format!("/v1/sandboxes/{name}?force=true")).is(204);
-        }
     }
+    std::thread::scope(|scope| {
+        let client = &client;
+        // Who stops one has its turn for so long; both who take a name wait for theirs meanwhile, and go on at once.
+        for name in ["one", "two"] {
+            let path = format!("/v1/sandboxes/{name}/stop");
+            scope.spawn(move || client.post(&path, &json!({ "grace_ms": 3000 })).is(200));
+        }
+        crate::rig::pause(std::time::Duration::from_secs(1));
+        let taking = [("one", "two"), ("two", "one")].map(|(from, to)| {
+            let path = format!("/v1/sandboxes/{from}/promote");
+            scope.spawn(move || client.post(&path, &json!({ "as": to })).status)
+        });
+        let mut told = taking.map(|one| one.join().expect("it is answered"));
+        told.sort_unstable();
+        assert!(told[0] == 200 && [200, 404, 409].contains(&told[1]), "{told:?}");
+    });
+    let all = client.get("/v1/sandboxes").is(200).json();
+    let names = all["sandboxes"].as_array().expect("all");
+    assert_eq!(names.len(), 2, "the parent, and whoever was last: {all}");
     drop(server);
 }
 

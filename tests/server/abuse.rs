@@ -119,6 +119,8 @@ fn archive_without_an_end_is_not_taken_in() {
     // A disk of 100 MiB, and what an archive has beside it.
     let sent = (0..1000).take_while(|_| connection.write(&megabyte).is_ok()).count();
     assert!((356..1000).contains(&sent), "{sent} MiB were taken in");
+    let told = connection.answer();
+    assert_eq!((told.status, &told.json()["code"]), (413, &json!("too_large")), "{told:?}");
     is_served(&server);
 }
 

@@ -105,6 +105,74 @@ fn evolutions_are_listed_and_stopped_by_their_tenant_alone() {
 }
 
 #[test]
+fn evolution_that_ended_is_resumed_by_its_tenant_alone() {
+    let server = Server::start();
+    let (one, other) = (server.key("one", &[]), server.key("other", &[]));
+    let ask = |key: &str, path: &str, body: &Value| {
+        server.as_key(key, "POST", &format!("/v1/evolutions{path}"), body)
+    };
+    let mut short = task(&replay());
+    short["max_iterations"] = json!(1);
+    let id = ask(&one, "", &short).json()["id"].as_str().expect("an id").to_owned();
+    let kinds = || -> Vec<String> {
+        let bearer = format!("Bearer {one}");
+        let headers = [("Authorization", bearer.as_str()), LINES];
+        let lines = server.tcp().get(&format!("/v1/evolutions/{id}/events"), &headers).lines();
+        lines.iter().filter_map(|line| line["type"].as_str().map(ToOwned::to_owned)).collect()
+    };
+    let first = ["begun", "proposed", "graded", "ended"];
+    wait_until("it has ended", || kinds() == first);
+    let path = format!("/{id}/resume");
+    assert_eq!(ask(&other, &path, &Value::Null).status, 404, "not another's");
+    assert_eq!(ask(&one, "/0123456789abcdef/resume", &Value::Null).status, 404);
+    let wrong = ask(&one, &path, &json!({ "max_iterations": 0 }));
+    assert_eq!((wrong.status, &wrong.json()["field"]), (400, &json!("max_iterations")));
+    let resumed = ask(&one, &path, &json!({ "max_iterations": 2 }));
+    assert_eq!(resumed.status, 202, "{resumed:?}");
+    assert_eq!((&resumed.json()["id"], &resumed.json()["running"]), (&json!(id), &json!(true)));
+    // Live, from the first line on, and to the second end.
+    let all = [&first[..], &["resumed", "proposed", "graded", "ended"]].concat();
+    assert_eq!(kinds(), all);
+    wait_until("it is told as ended", || {
+        let told = server.as_key(&one, "GET", &format!("/v1/evolutions/{id}"), &Value::Null).json();
+        told["end"] == json!("target") && told["running"] == false
+    });
+}
+
+#[test]
+fn evolution_is_resumed_once_at_a_time_and_under_the_rules_of_today() {
+    let directory = TempDir::new();
+    let slow = "[slow]\nkind = \"command\"\ncommand = [\"sleep\", \"600\"]\n";
+    let proposers = directory.file("p.toml", slow).display().to_string();
+    let options = ["--proposers", proposers.as_str()];
+    let server = Server::with(&options);
+    let asked = task(&json!({ "kind": "named", "name": "slow" }));
+    let begun = server.unix().post("/v1/evolutions", &[], &asked);
+    let id = begun.json()["id"].as_str().expect("an id").to_owned();
+    let ask = |server: &Server, verb: &str| {
+        server.unix().ask("POST", &format!("/v1/evolutions/{id}/{verb}"), &[], b"")
+    };
+    let goes_on = ask(&server, "resume");
+    assert_eq!((goes_on.status, &goes_on.json()["code"]), (409, &json!("conflict")), "{goes_on:?}");
+    assert_eq!(ask(&server, "stop").status, 204);
+    assert_eq!(ask(&server, "resume").status, 202);
+    assert_eq!(ask(&server, "resume").status, 409, "it goes on again");
+    server.signal(rustix::process::Signal::TERM);
+    let (_, state) = server.wait();
+    // One that is described otherwise is not what was asked for; one that is gone is not asked.
+    directory.file("p.toml", slow.replace("600", "601"));
+    let server = Server::started(state, &options, &[]);
+    let changed = ask(&server, "resume");
+    assert_eq!((changed.status, &changed.json()["code"]), (409, &json!("conflict")), "{changed:?}");
+    server.signal(rustix::process::Signal::TERM);
+    let (_, state) = server.wait();
+    directory.file("p.toml", slow);
+    let server = Server::started(state, &options, &[]);
+    assert_eq!(ask(&server, "resume").status, 202, "as it was");
+    assert_eq!(ask(&server, "stop").status, 204);
+}
+
+#[test]
 fn request_names_nothing_of_the_host() {
     let server = Server::start();
     for (proposer, field) in [

@@ -32,6 +32,33 @@ fn run_that_is_sent_again_has_the_first_ones_outcome() {
 }
 
 #[test]
+fn undo_and_redo_that_are_sent_again_go_one_step() {
+    let server = Server::start();
+    let made = server.unix().post("/v1/sandboxes", &[], &json!({ "name": "u", "undo": true }));
+    assert_eq!(made.status, 201, "{made:?}");
+    let shell = |script: &str| {
+        let asked = json!({ "script": script });
+        server.unix().post("/v1/sandboxes/u/shell", &[], &asked).json()["stdout"].clone()
+    };
+    for number in 1..=4 {
+        shell(&format!("echo {number} > file"));
+    }
+    // To look is no change that could be undone.
+    let step = |verb: &str, key: &str| {
+        let told = post(&server, key, &format!("/v1/sandboxes/u/{verb}"), &[], &json!({}));
+        assert_eq!(told.status, 200, "{told:?}");
+        let file = server.unix().get("/v1/sandboxes/u/files/workspace/file", &[]).text();
+        (told.header("idempotent-replayed") == Some("true"), file)
+    };
+    assert_eq!(step("undo", "k1"), (false, "3\n".to_owned()));
+    assert_eq!(step("undo", "k1"), (true, "3\n".to_owned()), "the same is done once");
+    assert_eq!(step("undo", "k2"), (false, "2\n".to_owned()), "another goes further");
+    assert_eq!(step("redo", "k3"), (false, "3\n".to_owned()));
+    assert_eq!(step("redo", "k3"), (true, "3\n".to_owned()));
+    assert_eq!(step("redo", "k4"), (false, "4\n".to_owned()));
+}
+
+#[test]
 fn same_key_with_another_request_is_refused() {
     let server = Server::start();
     assert_eq!(post(&server, "k", "/v1/runs", &[], &bash("echo 1")).status, 200);

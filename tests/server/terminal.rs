@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::http::Connection;
+use crate::http::{Answer, Connection};
 use crate::running::Server;
 
 /// Frames of RFC 6455.
@@ -16,16 +16,21 @@ const CLOSE: u8 = 8;
 
 impl Socket {
     fn open(server: &Server, path: &str) -> Self {
-        let mut connection = server.unix();
+        let (socket, answer) = Self::ask(server.unix(), path, "");
+        assert_eq!(answer.status, 101, "{answer:?}");
+        socket
+    }
+
+    /// With further headers; the head of the answer too.
+    fn ask(mut connection: Connection, path: &str, more: &str) -> (Self, Answer) {
         let key = STANDARD.encode([7; 16]);
         let head = format!(
             "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n{more}\r\n"
         );
         connection.write(head.as_bytes()).expect("the server reads");
         let answer = connection.head();
-        assert_eq!(answer.status, 101, "{answer:?}");
-        Self(connection)
+        (Self(connection), answer)
     }
 
     fn send(&mut self, kind: u8, bytes: &[u8]) {
@@ -106,6 +111,35 @@ fn terminal_is_used_over_a_websocket() {
         "{ended}"
     );
     assert_eq!(socket.frame().0, CLOSE);
+}
+
+#[test]
+fn one_tenant_has_its_share_of_the_terminals_and_another_has_its_own() {
+    let server = Server::with(&["--rate", "off"]);
+    let keys = ["one", "other"].map(|name| server.key(name, &[]));
+    let path = "/v1/sandboxes/t";
+    let ids = keys.each_ref().map(|key| {
+        assert_eq!(server.as_key(key, "POST", "/v1/sandboxes", &json!({ "name": "t" })).status, 201);
+        let size = json!({ "rows": 24, "columns": 80 });
+        let asked = json!({ "cmd": ["sleep", "600"], "background": true, "terminal": size, "keep_stdin": true });
+        let begun = server.as_key(key, "POST", &format!("{path}/exec"), &asked);
+        begun.json()["id"].as_str().unwrap_or_else(|| panic!("{begun:?}")).to_owned()
+    });
+    let open = |who: usize| {
+        let bearer = format!("Authorization: Bearer {}\r\n", keys[who]);
+        Socket::ask(server.tcp(), &format!("{path}/execs/{}/attach", ids[who]), &bearer)
+    };
+    let mut held: Vec<Socket> = (0..64)
+        .map(|number| {
+            let (socket, answer) = open(0);
+            assert_eq!(answer.status, 101, "{number}: {answer:?}");
+            socket
+        })
+        .collect();
+    assert_eq!(open(0).1.status, 429, "as many as one may have");
+    assert_eq!(open(1).1.status, 101, "another has room");
+    held.pop();
+    belljar_tests::wait_until("what is closed makes room", || open(0).1.status == 101);
 }
 
 #[test]

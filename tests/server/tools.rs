@@ -55,6 +55,23 @@ fn sessions_of_one_tenant_are_unknown_to_another() {
 }
 
 #[test]
+fn one_tenant_has_its_share_of_the_sessions_and_another_has_its_own() {
+    let server = Server::with(&["--rate", "off"]);
+    let [one, other] = ["one", "other"].map(|name| format!("Bearer {}", server.key(name, &[])));
+    let ids: Vec<String> = (0..250).map(|_| begin(&server, &one)).collect();
+    let ask = |bearer: &str| {
+        server.tcp().post("/mcp", &[("Authorization", bearer), ACCEPT, KIND], &initialize())
+    };
+    let told = ask(&one);
+    assert_eq!((told.status, &told.json()["code"]), (429, &json!("busy")), "{told:?}");
+    begin(&server, &other);
+    let headers = [("Authorization", &*one), ACCEPT, KIND, ("Mcp-Session-Id", &*ids[7])];
+    assert!(matches!(server.tcp().ask("DELETE", "/mcp", &headers, b"").status, 200 | 202 | 204));
+    belljar_tests::wait_until("what has ended makes room", || ask(&one).status == 200);
+    assert_eq!(ask(&one).status, 429, "for one");
+}
+
+#[test]
 fn calls_may_end_when_the_server_is_told_to_and_idle_streams_do_not_hold_it_up() {
     let server = Server::with(&["--drain", "300s"]);
     let bearer = format!("Bearer {}", server.token());

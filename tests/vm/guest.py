@@ -4,6 +4,7 @@ Prints what libtest prints, so that the host reads it like any other suite.
 """
 
 import glob
+import hashlib
 import json
 import os
 import subprocess
@@ -423,6 +424,7 @@ class Lives:
             assert layer["verified"] and layer["mechanism"] == f"cgroup v2 {controller}", layer
         disk = layers["disk"]["mechanism"]
         assert disk.startswith("a file system of its own" if self.uid == 0 else "measured"), disk
+        self.files()
         self.points()
         self.limits()
         self.stands_still()
@@ -430,6 +432,29 @@ class Lives:
         self.do("rm", "--force", "one", "two")
         assert self.ask("list")["sandboxes"] == []
         wait_until(lambda: not leftovers(), leftovers)
+
+    def files(self):
+        """In and out by the agent: before Linux 6.10 a file without a name gets its own another way."""
+        source, out = f"{self.state}/tree", f"{self.state}/out"
+        os.mkdir(source)
+        for content in (b"first" * 30_000, b"second"):  # a file that is new, and one that is replaced
+            with open(f"{source}/file", "wb") as file:
+                file.write(content)
+            subprocess.run(["chown", "-R", f"{self.uid}:{self.uid}", source], check=True)
+            self.do("cp", f"{source}/file", "one:/workspace/alone")
+            self.do("cp", source, "one:/workspace/")
+            sums = self.do("shell", "one", "-c", "md5sum < alone; md5sum < tree/file").splitlines()
+            assert sums == [f"{hashlib.md5(content).hexdigest()}  -"] * 2, sums
+            self.do("cp", "one:/workspace/alone", f"{self.state}/alone")
+            self.do("cp", "one:/workspace/tree", out)
+            for name in (f"{self.state}/alone", f"{out}/file"):
+                with open(name, "rb") as file:
+                    assert file.read() == content, name
+                os.remove(name)
+            os.rmdir(out)
+        names = self.do("shell", "one", "-c", "find . -mindepth 1 | sort")
+        assert names == "./alone\n./tree\n./tree/file\n", names
+        self.do("shell", "one", "-c", "rm -r alone tree")
 
     def points(self):
         self.do("shell", "one", "-c", "echo 1 > file; mkdir -m 700 empty; ln file link")

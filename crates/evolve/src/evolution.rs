@@ -78,6 +78,8 @@ impl Evolution {
             money: budget.money.or(old.money),
         };
         task.check()?;
+        // As at the beginning: a key that is not there is told now.
+        Proposer::open(&task.proposer)?;
         let record = Record::Resumed {
             unix_ms: unix_ms(),
             max_iterations: task.max_iterations,
@@ -85,6 +87,11 @@ impl Evolution {
         };
         one.note_now(record)?;
         Ok(one)
+    }
+
+    /// What it is to do, as its store tells it now.
+    pub fn task_of(root: &Path, id: &str) -> Result<Task, Error> {
+        Ok(History::of(store::read(root, id)?)?.task)
     }
 
     /// An evolution in short, as its store tells it now.

@@ -190,6 +190,10 @@ impl Put {
                 | FileType::Unknown => return Err(Fault::NotRegular {}.into()),
             },
         };
+        Self::make(above, name, replace, mode)
+    }
+
+    fn make(above: OwnedFd, name: Vec<u8>, replace: bool, mode: u32) -> Outcome<Self> {
         let (file, beside) = match without_name(&above)? {
             Some(file) => (file, None),
             None => {
@@ -273,8 +277,9 @@ fn without_name(above: &OwnedFd) -> Outcome<Option<OwnedFd>> {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     match rustix::fs::openat(above, ".", flags, Mode::from_raw_mode(0o600)) {
         Ok(file) => Ok(Some(file)),
-        // Overlays have them since Linux 6.1; some file systems of the network never had.
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
+        // Overlays have them since Linux 6.1; some file systems of the network never had. EPERM is also what ext4 says of a
+        // directory that was removed meanwhile: whoever makes a name there hears what is true.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::PERM) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -354,4 +359,29 @@ pub(super) fn timestamps(modified: Time) -> Timestamps {
 fn failed(error: &std::io::Error) -> Failed {
     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
     errno.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::place::{Links, open_directory};
+
+    /// To take its place there, as [`Handles`] does.
+    fn put_into(directory: OwnedFd) -> Outcome<()> {
+        let name = b"file".to_vec();
+        Put::make(directory, name, true, DEFAULT_MODE)?.take_place(Finish::Leave)
+    }
+
+    #[test]
+    fn a_directory_that_is_removed_meanwhile_is_not_there_rather_than_refused() {
+        let path = std::env::temp_dir().join(format!("bj-agent-put-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let open = || open_directory(CWD, path.as_os_str().as_encoded_bytes(), Links::Refuse);
+        put_into(open().unwrap()).unwrap();
+        std::fs::remove_file(path.join("file")).unwrap();
+        let directory = open().unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        let errno = Errno::NOENT.raw_os_error().unsigned_abs();
+        assert_eq!(put_into(directory).unwrap_err().fault, Fault::Kernel { errno });
+    }
 }

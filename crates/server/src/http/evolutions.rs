@@ -2,6 +2,8 @@
 //! be asked for at any time. Whoever asks names no file, no command and no key of this host: proposers are those
 //! that the operator has described, by name, or a recording that comes with the request.
 
+mod resume;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +46,9 @@ pub(super) fn enter(api: &mut Api) {
     let stopped = look("evolution_stop", runs, "Stop one; what is done stays, and can be resumed");
     let path = format!("{}/{{id}}/stop", wire::EVOLUTIONS);
     api.post(&path, stop, stopped.gives_nothing().refuses(&[409]));
+    let further = start("evolution_resume", runs, "Go on with one that ended or was stopped");
+    let further = further.may_take::<resume::Further>().gives::<Summary>(202).refuses(&[409]);
+    api.post(&format!("{}/{{id}}/resume", wire::EVOLUTIONS), resume::resume, further);
     let one = look("evolution", runs, "An evolution in short");
     api.get(&format!("{}/{{id}}", wire::EVOLUTIONS), show, one.gives::<Summary>(200));
     let lines = look(
@@ -162,29 +167,40 @@ async fn begin(
     let root = server.evolutions.root_of(&principal);
     let evolution = Evolution::begin(&server.engine, &root, task).map_err(told)?;
     let evolution = evolution.by(principal.caller.clone());
+    // The line that says how it began is there already.
+    let mut response = set_going(&server, evolution, 1, (room, counted));
+    Left::mark(left.as_ref(), &mut response);
+    Ok(response)
+}
+
+/// Lets it go on by itself, from this line on; the answer says which it is.
+fn set_going(
+    server: &Arc<Server>,
+    evolution: Evolution,
+    from: usize,
+    held: (Share, Running),
+) -> Response {
     let (id, summary) = (evolution.id().to_owned(), evolution.summary());
     let (sender, _) = broadcast::channel(MAX_BEHIND);
     let going = Going { sender, stop: Arc::default() };
     server.evolutions.running().insert(id.clone(), going.clone());
-    tokio::spawn(go_on(Arc::clone(&server), evolution, going, (room, counted)));
+    tokio::spawn(go_on(Arc::clone(server), evolution, from, going, held));
     let mut response = (StatusCode::ACCEPTED, axum::Json(summary)).into_response();
     if let Ok(place) = HeaderValue::from_str(&format!("{}/{id}", wire::EVOLUTIONS)) {
         response.headers_mut().insert(LOCATION, place);
     }
-    Left::mark(left.as_ref(), &mut response);
-    Ok(response)
+    response
 }
 
 /// Carries it out, until it ends or the server does. What is not done then can be resumed.
 async fn go_on(
     server: Arc<Server>,
     mut evolution: Evolution,
+    mut number: usize,
     Going { sender, stop }: Going,
     held: (Share, Running),
 ) {
     let id = evolution.id().to_owned();
-    // The line that says how it began is there already.
-    let mut number = 1;
     let mut tell = |line: &Line, _: &Summary| {
         // Nobody has to listen.
         sender.send((number, Arc::new(line.clone()))).ok();
@@ -199,7 +215,12 @@ async fn go_on(
     }
     // In this order: whoever asks next finds the file free, and nobody who writes it.
     drop(evolution);
-    server.evolutions.running().remove(&id);
+    let mut running = server.evolutions.running();
+    // Somebody may have resumed it since.
+    if running.get(&id).is_some_and(|one| Arc::ptr_eq(&one.stop, &stop)) {
+        running.remove(&id);
+    }
+    drop(running);
     drop(held);
 }
 
@@ -361,13 +382,22 @@ async fn read<T: Send + 'static>(
     id: &str,
     how: impl FnOnce(&std::path::Path, &str) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Problem> {
-    let id = id.to_owned();
-    let read = tokio::task::spawn_blocking(move || how(&root, &id)).await;
-    let read = read.unwrap_or(Err(Error::Lost { what: "the evolution was not read" }));
-    read.map_err(|error| {
-        if matches!(&error, Error::Spec(spec) if spec.field == "id") {
-            return Problem::not_found(error.to_string());
-        }
-        Problem::from(&error)
+    store(root, id, how).await.map_err(|error| match is_of_id(&error) {
+        true => Problem::not_found(error.to_string()),
+        false => Problem::from(&error),
     })
+}
+
+async fn store<T: Send + 'static>(
+    root: PathBuf,
+    id: &str,
+    how: impl FnOnce(&std::path::Path, &str) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let id = id.to_owned();
+    let done = tokio::task::spawn_blocking(move || how(&root, &id)).await;
+    done.unwrap_or(Err(Error::Lost { what: "the evolution was not read" }))
+}
+
+fn is_of_id(error: &Error) -> bool {
+    matches!(error, Error::Spec(spec) if spec.field == "id")
 }

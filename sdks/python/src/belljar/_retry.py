@@ -27,8 +27,8 @@ MAX_LINE_BYTES = 1 << 30
 
 #: What the server carries out once for each key, also when it was killed between: a test compares with its document.
 _ONCE = re.compile(
-    r"/v1/(runs|batches|grades|evolutions|sandboxes|sandboxes/run_(python|shell)"
-    r"|sandboxes/[^/]+/(code|contexts|exec|fork|shell|snapshots))"
+    r"/v1/(runs|batches|grades|evolutions|evolutions/[^/]+/resume|sandboxes|sandboxes/run_(python|shell)"
+    r"|sandboxes/[^/]+/(code|contexts|exec|fork|promote|redo|rollback|shell|snapshots|undo|workspace/discard))"
 )
 
 #: The last line of a stream.
@@ -76,7 +76,8 @@ class Call:
         return f"/v1/requests/{quote(self.headers['Idempotency-Key'], safe='')}"
 
     def hear(self, line: Mapping[str, Any]) -> None:
-        self.done = self.done or line.get("type") in _LAST
+        # An evolution that was resumed has gone on after an end.
+        self.done = (self.done or line.get("type") in _LAST) and line.get("type") != "resumed"
 
 
 def pause(attempt: int, most: int, error: ApiError, headers: Mapping[str, str]) -> Optional[float]:

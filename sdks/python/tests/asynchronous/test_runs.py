@@ -139,9 +139,19 @@ async def test_evolving_with_a_function_and_with_the_server(server: Server) -> N
         here = await client.evolve("Write add.", cases, propose=propose, func_name="add")
         replay = {"kind": "replay", "answers": ["def add(a, b):\n    return a + b"]}
         there = await client.evolve("Write add.", cases, proposer=replay, func_name="add")
+        answers = ["def add(a, b):\n    return a * b", "def add(a, b):\n    return a + b"]
+        short = await client.evolve(
+            "Write add.", cases, proposer={"kind": "replay", "answers": answers}, func_name="add", max_iterations=1
+        )
+        steps: List[belljar.EvolutionStep] = []
+        assert short.id is not None
+        more = await client.resume_evolution(short.id, max_iterations=2, on_step=steps.append)
         with pytest.raises(belljar.InvalidRequest) as caught:
             await client.evolve("Write add.", cases, proposer="nobody", func_name="add")
     assert (here.end, here.best_score, here.iterations) == ("target", 1.0, 2)
     assert seen[1].score == 0.5 and seen[1].feedback and [one.accepted for one in here.steps] == [True, True]
     assert there.target_reached and there.best_code is not None and "a + b" in there.best_code and there.id
+    assert not short.target_reached and (more.id, more.end, more.iterations) == (short.id, "target", 2)
+    # The server asks no further once the first case has failed (`cascade.smoke`).
+    assert [one.score for one in steps] == [0.0, 1.0]
     assert caught.value.field == "proposer.name"

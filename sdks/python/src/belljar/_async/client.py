@@ -276,6 +276,23 @@ class AsyncClient:
         summary = await self._transport.json(_retry.Call("GET", f"/v1/evolutions/{_wire.segment(id)}"))
         return told.evolution(summary)
 
+    async def resume_evolution(
+        self,
+        id: str,
+        *,
+        max_iterations: Optional[int] = None,
+        budget: Optional[Mapping[str, Any]] = None,
+        on_step: Optional[Callable[[Any], Any]] = None,
+    ) -> Evolution:
+        """Goes on with an evolution of the server that ended or was stopped, and waits for its end.
+
+        Numbers count what is done already, and stay as they were when left out; ``on_step`` gets every candidate, from the
+        first on.
+        """
+        asked = _wire.given(max_iterations=max_iterations, budget=budget)
+        await self._transport.json(_retry.Call("POST", f"/v1/evolutions/{_wire.segment(id)}/resume", asked))
+        return await self.follow_evolution(id, on_step=on_step)
+
     async def explain(self, execution_id: str) -> Dict[str, Any]:
         """Why a recorded run was refused something, and what would allow it."""
         return await self._get(f"/v1/runs/{_wire.segment(execution_id)}/explanation")

@@ -63,8 +63,7 @@ fn attacked() -> (Rig, Files, MutexGuard<'static, ()>) {
     (rig, files, turn)
 }
 
-/// Errors that swapped paths may give: a link may lead to a directory inside that is not its owner's to write in. Never one of
-/// ours: no agent may be lost or confused.
+/// Errors that swapped paths may give. Never one of ours: no agent may be lost or confused.
 fn is_honest(error: &FileError) -> bool {
     matches!(
         error.fault,
@@ -76,7 +75,6 @@ fn is_honest(error: &FileError) -> bool {
             | FileFault::Exists
             | FileFault::Links
             | FileFault::Changed
-            | FileFault::Denied
     )
 }
 
