@@ -141,7 +141,7 @@ print('done')";
 fn another_name_in_the_handshake_is_refused() {
     let world = World::with(&["a.test", "b.test"]);
     world.certificates(&["a.test", "b.test"]);
-    let (_server, tls) = world.serve("/usr/bin/python3", TLS_SERVER, &[]);
+    let (_server, tls) = world.serve_tls(TLS_SERVER);
     // Both names are served at one address: the allowed one leads to the other.
     let front = |host: &str, connect: &str| {
         format!(

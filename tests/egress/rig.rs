@@ -21,6 +21,19 @@ pub(crate) struct World {
     pub(crate) directory: TempDir,
 }
 
+/// Each handshake in the thread of its connection: one that never ends keeps nobody else waiting.
+const OVER_TLS: &str = "
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('server.pem', 'server.key')
+class Server(http.server.ThreadingHTTPServer):
+    def get_request(self):
+        stream, address = self.socket.accept()
+        return context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False), address
+    def handle_error(self, *_): pass
+server = Server(('127.0.0.1', 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()";
+
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 impl World {
@@ -101,6 +114,12 @@ impl World {
         let line = server.read_line();
         let port = line.trim().parse().unwrap_or_else(|_| panic!("{line:?} is no port"));
         (server, port)
+    }
+
+    /// A web server over TLS, as `server.pem`, that answers as this `Handler` of Python's says.
+    pub(crate) fn serve_tls(&self, handler: &str) -> (Running, u16) {
+        let script = format!("import http.server, ssl\n{handler}\n{OVER_TLS}");
+        self.serve("/usr/bin/python3", &script, &[])
     }
 
     /// An authority `ca.pem`, and a certificate `server.pem` by it for these names.
@@ -334,6 +353,7 @@ pub(crate) fn refusal<'a>(outcome: &'a Outcome, rule: &str) -> &'a belljar::Even
     assert_eq!(found.len(), 1, "{rule}: {outcome:#?}");
     found[0]
 }
+#[track_caller]
 
 /// A program that says nothing but what it prints, which is this.
 pub(crate) fn prints(outcome: &Outcome, text: &str) {

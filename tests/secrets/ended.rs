@@ -4,7 +4,8 @@ use belljar::EventKind;
 use belljar_tests::outcome;
 
 use crate::hall::Hall;
-use crate::placeholders::{VALUE, asking, refusal};
+use crate::placeholders::{VALUE, asking};
+use crate::rig::refusal;
 
 /// One program for each client that people use. Each prints what came back, behind its name.
 const CLIENTS: &str = r#"
