@@ -185,6 +185,43 @@ fn redirect_to_a_forbidden_host_is_not_followed() {
 }
 
 #[test]
+fn chain_of_redirects_ends_at_the_first_forbidden_host() {
+    let (world, web) = (World::with(&["a.test", "b.test", "evil.test"]), Web::start());
+    let port = web.port;
+    let get = |way: &str, chain: &str| {
+        format!(
+            "curl -sL -m 30 {way} -o /dev/null -w '%{{http_code}} %{{num_redirects}}' http://a.test:{port}/redirect/{chain}"
+        )
+    };
+    let here: String =
+        ["a", "b", "evil"].map(|one| format!("--resolve {one}.test:{port}:127.0.0.1 ")).concat();
+    let chains =
+        ["b.test/a.test/evil.test/b.test", "b.test/a.test/127.0.0.1", "b.test/a.test/b.test"];
+    for (chain, steps) in chains.iter().zip([4, 3, 3]) {
+        assert_eq!(on_host(&get(&here, chain)), format!("200 {steps}"), "{chain}");
+    }
+    let sandbox = world.sandbox(&["a.test", "b.test"], &[port]);
+    prints(&sandbox.run_bash(&get("--noproxy '*'", chains[2])), "200 3");
+    prints(&sandbox.run_bash(&get("", chains[2])), "200 3");
+    let before = web.requests().len();
+    for (chain, rule) in chains.iter().zip(["name", "name"]) {
+        // Where there is a proxy, it is the one that says no.
+        let told = sandbox.run_bash(&get("--noproxy none.test", chain));
+        prints(&told, "403 3");
+        refusal(&told, rule);
+    }
+    let told = sandbox.run_bash(&get("--noproxy '*'", chains[0]));
+    assert!(!told.stdout.starts_with("200"), "{told:#?}");
+    assert_eq!(refusal(&told, "name").fix, "--egress evil.test");
+    let asked = web.requests().split_off(before);
+    assert_eq!(asked.len(), 9, "{asked:?}");
+    assert!(
+        !asked.iter().any(|one| one.contains("landed") || one.contains(" evil.test")),
+        "{asked:?}"
+    );
+}
+
+#[test]
 fn datagrams_reach_nobody_and_fail_at_once() {
     let world = World::with(&["a.test"]);
     let code = "

@@ -309,9 +309,16 @@ fn serve_web(stream: TcpStream, requests: &Arc<Mutex<Vec<String>>>, port: u16) -
         }
         requests.lock().expect("whole").push(format!("{method} {target} {host}"));
         let answer = match target.strip_prefix("/redirect/") {
-            Some(to) => format!(
-                "HTTP/1.1 302 Found\r\nLocation: http://{to}:{port}/landed\r\nContent-Length: 0\r\n\r\n"
-            ),
+            // To the first of them, which goes on with the others.
+            Some(to) => {
+                let (to, rest) =
+                    to.split_once('/').map_or((to, "landed".to_owned()), |(to, rest)| {
+                        (to, format!("redirect/{rest}"))
+                    });
+                format!(
+                    "HTTP/1.1 302 Found\r\nLocation: http://{to}:{port}/{rest}\r\nContent-Length: 0\r\n\r\n"
+                )
+            }
             None => {
                 let text = format!("hello from {host}{target} {}", String::from_utf8_lossy(&body));
                 format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
@@ -346,6 +353,7 @@ pub(crate) fn echo(greeting: &'static [u8]) -> u16 {
 }
 
 /// The one event of a rule of the way out.
+#[track_caller]
 pub(crate) fn refusal<'a>(outcome: &'a Outcome, rule: &str) -> &'a belljar::Event {
     let rule = format!("egress/{rule}");
     let found: Vec<&belljar::Event> =
@@ -353,7 +361,6 @@ pub(crate) fn refusal<'a>(outcome: &'a Outcome, rule: &str) -> &'a belljar::Even
     assert_eq!(found.len(), 1, "{rule}: {outcome:#?}");
     found[0]
 }
-#[track_caller]
 
 /// A program that says nothing but what it prints, which is this.
 pub(crate) fn prints(outcome: &Outcome, text: &str) {
