@@ -87,6 +87,50 @@ fn greeting_is_held_to_the_budget() {
     assert!(refusal(&outcome, "budget").detail.contains("bytes"), "{outcome:#?}");
 }
 
+/// Asks for another host in words that many servers take for a request, in one piece and in two.
+const OTHERWISE: &str = r"
+import socket, sys
+for first in '\r\nGET / HTTP/1.1', 'GET\t/\tHTTP/1.1', 'get / HTTP/1.1':
+    for cut in 0, len(first):
+        s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60); s.settimeout(60)
+        words = f'{first}\r\nHost: evil.test\r\nConnection: close\r\n\r\n'.encode()
+        try:
+            s.sendall(words[:cut]); s.sendall(words[cut:])
+            print(s.recv(12)[9:].decode() or 'cut')
+        except OSError: print('cut')";
+
+/// Takes tabs for blanks, and methods as they are written.
+const LENIENT: &str = "
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        with open('heard', 'a') as heard: print(self.headers['Host'], file=heard)
+        self.send_response(204); self.end_headers()
+    do_get = do_GET
+    def log_message(self, *_): pass
+    def parse_request(self):
+        while self.raw_requestline in (b'\\r\\n', b'\\n'): self.raw_requestline = self.rfile.readline()
+        return super().parse_request()
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()";
+
+#[test]
+fn requests_that_are_not_written_as_such_do_not_pass_as_something_else() {
+    let world = World::with(&["a.test"]);
+    let (_server, port) = world.serve("/usr/bin/python3", LENIENT, &[]);
+    let here = Program::new("/usr/bin/python3").args(["-c", OTHERWISE, "127.0.0.1"]);
+    let here = here.arg(port.to_string()).run();
+    assert_eq!(here.out().trim(), ["204"; 6].join("\n"), "without us each is served: {here:?}");
+    let heard = || std::fs::read_to_string(world.directory.join("heard")).unwrap_or_default();
+    assert_eq!(heard(), "evil.test\n".repeat(6));
+    let sandbox = world.sandbox(&["a.test"], &[port]);
+    let outcome = sandbox.args(["a.test".to_owned(), port.to_string()]).run_python(OTHERWISE);
+    prints(&outcome, &["cut"; 6].join("\n"));
+    assert_eq!(refusal(&outcome, "protocol").count, 6, "{outcome:#?}");
+    assert_eq!(heard(), "evil.test\n".repeat(6), "nothing more arrived");
+}
+
 /// Greets, says that it is done, and hears all that its client says.
 fn ends_first() -> (u16, Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -11,13 +11,15 @@ use crate::address::may_be_dialled;
 use crate::door::{Refusal, Shared};
 use crate::names::{self, Target};
 use crate::policy::Grant;
-use crate::relay::{Meter, Way, read_some, relay, send, write_all};
+use crate::relay::{Meter, Way, pump, read_some, relay, send, write_all};
 use crate::tls;
 use crate::{ended, http};
 
 use far::Far;
+use line::FirstLine;
 
 mod far;
+mod line;
 pub(crate) mod requests;
 
 /// How long a client may take to say what it speaks.
@@ -283,6 +285,9 @@ async fn pass(
         if spoken == Spoken::Ended {
             return ended::serve(shared, client, server, asked, early, &meter).await;
         }
+        if spoken == Spoken::Raw {
+            return any(client, server, early, &meter).await;
+        }
         let sent = send(server, &early, &meter, Way::Out).await;
         drop(early);
         sent.map_err(Refusal::broken)?;
@@ -302,6 +307,34 @@ async fn pass(
         ended = carried => ended,
         () = meter.idle(shared.budget.idle) => Err(Refusal::broken(io::ErrorKind::TimedOut.into())),
     }
+}
+
+/// Whatever it is, unless its first line turns out to be one of HTTP.
+async fn any(
+    client: &TcpStream,
+    server: &TcpStream,
+    early: Vec<u8>,
+    meter: &Meter,
+) -> Result<(), Refusal> {
+    let out = async {
+        let (mut line, mut bytes) = (FirstLine::default(), early);
+        loop {
+            if line.ends_a_request(&bytes) {
+                return Err(Refusal::new(Why::Protocol, "a request that is not written as one"));
+            }
+            send(server, &bytes, meter, Way::Out).await.map_err(Refusal::broken)?;
+            bytes.clear();
+            if !line.is_open() || read_some(client, &mut bytes).await.map_err(Refusal::broken)? == 0
+            {
+                break;
+            }
+        }
+        drop(bytes);
+        pump(client, server, meter, Way::Out).await.map_err(Refusal::broken)
+    };
+    let back = async { pump(server, client, meter, Way::In).await.map_err(Refusal::broken) };
+    tokio::try_join!(out, back)?;
+    Ok(())
 }
 
 /// Whether the host that was dialled might be dialled now.
