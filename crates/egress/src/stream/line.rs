@@ -39,11 +39,7 @@ impl FirstLine {
                     let last = if self.word.is_empty() { &self.before } else { &self.word };
                     return is_version(last);
                 }
-                b' ' | b'\t' | b'\r' | 0x0b | 0x0c => {
-                    if !self.word.is_empty() {
-                        self.before = std::mem::take(&mut self.word);
-                    }
-                }
+                b' ' | b'\t' | b'\r' | 0x0b | 0x0c => self.end_word(),
                 other if self.word.len() < MAX_WORD => self.word.push(*other),
                 _ => {}
             }
@@ -51,6 +47,12 @@ impl FirstLine {
             self.ended = self.length > MAX_LINE;
         }
         false
+    }
+
+    fn end_word(&mut self) {
+        if !self.word.is_empty() {
+            self.before = std::mem::take(&mut self.word);
+        }
     }
 }
 
