@@ -13,6 +13,8 @@ mod bounds;
 mod clients;
 #[path = "egress/fronts.rs"]
 mod fronts;
+#[path = "egress/greetings.rs"]
+mod greetings;
 #[path = "egress/inspect.rs"]
 mod inspect;
 #[path = "egress/living.rs"]

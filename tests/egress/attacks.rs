@@ -141,7 +141,7 @@ print('done')";
 fn another_name_in_the_handshake_is_refused() {
     let world = World::with(&["a.test", "b.test"]);
     world.certificates(&["a.test", "b.test"]);
-    let (_server, tls) = world.serve("/usr/bin/python3", TLS_SERVER, &[]);
+    let (_server, tls) = world.serve_tls(TLS_SERVER);
     // Both names are served at one address: the allowed one leads to the other.
     let front = |host: &str, connect: &str| {
         format!(
@@ -182,6 +182,43 @@ fn redirect_to_a_forbidden_host_is_not_followed() {
     let outcome = world.sandbox(&["a.test"], &[port]).run_bash(&code);
     assert!(outcome.stdout.ends_with(" 6\n"), "{outcome:#?}");
     assert_eq!(refusal(&outcome, "name").fix, "--egress b.test");
+}
+
+#[test]
+fn chain_of_redirects_ends_at_the_first_forbidden_host() {
+    let (world, web) = (World::with(&["a.test", "b.test", "evil.test"]), Web::start());
+    let port = web.port;
+    let get = |way: &str, chain: &str| {
+        format!(
+            "curl -sL -m 30 {way} -o /dev/null -w '%{{http_code}} %{{num_redirects}}' http://a.test:{port}/redirect/{chain}"
+        )
+    };
+    let here: String =
+        ["a", "b", "evil"].map(|one| format!("--resolve {one}.test:{port}:127.0.0.1 ")).concat();
+    let chains =
+        ["b.test/a.test/evil.test/b.test", "b.test/a.test/127.0.0.1", "b.test/a.test/b.test"];
+    for (chain, steps) in chains.iter().zip([4, 3, 3]) {
+        assert_eq!(on_host(&get(&here, chain)), format!("200 {steps}"), "{chain}");
+    }
+    let sandbox = world.sandbox(&["a.test", "b.test"], &[port]);
+    prints(&sandbox.run_bash(&get("--noproxy '*'", chains[2])), "200 3");
+    prints(&sandbox.run_bash(&get("", chains[2])), "200 3");
+    let before = web.requests().len();
+    for (chain, rule) in chains.iter().zip(["name", "name"]) {
+        // Where there is a proxy, it is the one that says no.
+        let told = sandbox.run_bash(&get("--noproxy none.test", chain));
+        prints(&told, "403 3");
+        refusal(&told, rule);
+    }
+    let told = sandbox.run_bash(&get("--noproxy '*'", chains[0]));
+    assert!(!told.stdout.starts_with("200"), "{told:#?}");
+    assert_eq!(refusal(&told, "name").fix, "--egress evil.test");
+    let asked = web.requests().split_off(before);
+    assert_eq!(asked.len(), 9, "{asked:?}");
+    assert!(
+        !asked.iter().any(|one| one.contains("landed") || one.contains(" evil.test")),
+        "{asked:?}"
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use belljar_tests::{TempDir, wait_for, wait_until};
+use belljar_tests::{TempDir, belljar_bin, wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::status;
@@ -72,6 +72,100 @@ print(time.monotonic() - start > 2)";
     assert_eq!(control.out().trim(), "False", "without us it is quick: {control:?}");
     let sandbox = world.sandbox_of(&settings).args(["a.test".to_owned(), port.to_string()]);
     prints(&sandbox.with(["--timeout", "100s"]).run_python(code), "True");
+}
+
+#[test]
+fn names_are_looked_up_at_the_pace_of_the_budget() {
+    let world = World::with(&["a.test"]);
+    let settings = world.settings_with(
+        &world.rule(&["a.test"], &[443], ""),
+        "[network.budget]\nlookups_per_second = 20",
+    );
+    let code = "
+import socket, sys, time
+question = bytes(5) + b'\\1' + bytes(6) + b'\\1a\\4test\\0\\0\\1\\0\\1'
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)
+start = time.monotonic()
+for _ in range(60): s.sendto(question, ('127.0.0.1', int(sys.argv[1]))); s.recv(512)
+print(time.monotonic() - start > 1.5)";
+    let host = belljar_tests::Program::new("/usr/bin/python3");
+    let control = host.args(["-c", code, &world.dns_port().to_string()]).run();
+    assert_eq!(control.out().trim(), "False", "without us it is quick: {control:?}");
+    prints(&world.sandbox_of(&settings).args(["53"]).run_python(code), "True");
+}
+
+/// Holds connections that each cost memory, until they are cut or there are enough; then asks as everybody does.
+const HUNGRY: &str = r"
+import select, socket, sys, time, urllib.request
+port, held = int(sys.argv[1]), []
+def is_cut(): return bool(held and select.select(held[:1], [], [], 0)[0])
+while len(held) < 700 and not is_cut():
+    try:
+        held.append(socket.create_connection(('a.test', port), 60))
+        held[-1].sendall(b'GET / HTTP/1.1\r\nX: ' + b'a' * 60_000)
+    except OSError: time.sleep(0.01)
+print('cut' if is_cut() else 'held')
+for one in held: one.close()
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+for _ in range(600):
+    try: print(opener.open(f'http://a.test:{port}/after', timeout=60).status); break
+    except OSError: time.sleep(0.1)";
+
+#[test]
+fn process_that_has_used_its_memory_is_replaced_and_the_run_not_blamed() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let set = world.rule(&["a.test"], &[web.port], "protocol = \"web\"");
+    let settings = world.settings_with(&set, "[network.budget]\nconnections_at_once = 1000");
+    // Under a limit of the host's own: where that is lower than ours it counts.
+    let run = |mib: u64| {
+        let limit = format!("--data={}", mib << 20);
+        let program = belljar_tests::Program::new("/usr/bin/prlimit").arg(limit).arg(belljar_bin());
+        let program = program.args(["run", "--json", "--timeout", "100s", "--egress", "@test"]);
+        let program = program.args(["-c", HUNGRY, "--", &web.port.to_string()]);
+        belljar_tests::outcome(&program.env("BELLJAR_CONFIG", &settings).run())
+    };
+    let roomy = run(512);
+    prints(&roomy, "held\n200");
+    assert!(roomy.events.is_empty(), "{roomy:#?}");
+    let outcome = run(48);
+    prints(&outcome, "cut\n200");
+    assert!(refusal(&outcome, "crashed").count < 3, "{outcome:#?}");
+    assert!(outcome.events.iter().all(|event| event.rule == "egress/crashed"), "{outcome:#?}");
+    assert_eq!(web.requests().len(), 2, "{:?}", web.requests());
+}
+
+/// Begins and does not go on, in every way there is.
+const SLOW: &str = r"
+import socket, sys
+port, ways = int(sys.argv[1]), {
+    'silence': ('a.test', b''), 'head': ('a.test', b'GET / HTTP/1.1\r\nX: '), 'hello': ('a.test', b'\x16\3\1\2\0\1'),
+    'proxy': ('198.18.0.1', b'CONNECT a'), 'socks': ('198.18.0.1', b'\5')}
+held = {}
+for name, (host, begin) in ways.items():
+    held[name] = socket.create_connection((host, port if host == 'a.test' else 3128), 60)
+    held[name].sendall(begin)
+for name, s in held.items():
+    s.settimeout(60)
+    try:
+        while s.recv(100): pass
+        print(name, 'ended')
+    except TimeoutError: print(name, 'held')
+    except OSError: print(name, 'ended')";
+
+#[test]
+fn who_begins_and_does_not_go_on_is_waited_for_no_longer_than_half_a_minute() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let set = world.rule(&["a.test"], &[web.port], "protocol = \"web\"");
+    let sandbox = world.sandbox_with(&set).with(["--timeout", "100s"]);
+    let outcome = sandbox.args([web.port.to_string()]).run_python(SLOW);
+    let all = ["silence", "head", "hello", "proxy", "socks"].map(|one| format!("{one} ended"));
+    prints(&outcome, &all.join("\n"));
+    let told = |what: &str| outcome.events.iter().any(|event| event.detail.contains(what));
+    for what in
+        ["nothing was said", "a head that does not end", "a TLS handshake that does not end"]
+    {
+        assert!(told(what), "{what}: {outcome:#?}");
+    }
 }
 
 #[test]

@@ -4,9 +4,8 @@ use belljar_tests::{Program, Sandbox};
 
 use crate::rig::{Web, World, echo, prints};
 
-/// A web server over TLS that speaks HTTP/1.1, in Python: `HTTPS PORT`.
+/// Speaks HTTP/1.1 over TLS, and says for whom each request was; below /file/ it has its directory.
 pub(crate) const TLS_SERVER: &str = "
-import http.server, ssl, sys
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self):
@@ -18,13 +17,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header('Content-Length', str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-    def log_message(self, *args): pass
-server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain('server.pem', 'server.key')
-server.socket = context.wrap_socket(server.socket, server_side=True)
-print(server.server_address[1], flush=True)
-server.serve_forever()";
+    def log_message(self, *args): pass";
 
 /// The authority's certificate, in the workspace.
 pub(crate) fn with_authority(world: &World, sandbox: &Sandbox) -> Sandbox {
@@ -36,7 +29,7 @@ pub(crate) fn with_authority(world: &World, sandbox: &Sandbox) -> Sandbox {
 fn curl_reaches_http_and_tls_with_and_without_the_proxy() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
     world.certificates(&["a.test"]);
-    let (_server, tls) = world.serve("/usr/bin/python3", TLS_SERVER, &[]);
+    let (_server, tls) = world.serve_tls(TLS_SERVER);
     let sandbox = with_authority(&world, &world.sandbox(&["a.test"], &[web.port, tls]));
     let code = format!(
         "for way in '--noproxy *' '' '--proxy socks5h://198.18.0.1:1080 --noproxy none.test'; do\n\

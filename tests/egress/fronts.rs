@@ -73,11 +73,15 @@ fn http2_without_tls_is_refused_to_a_real_client() {
     let here = format!("--resolve a.test:{plain}:127.0.0.1");
     assert_eq!(on_host(&get(&here, "evil.test")), "h2 evil.test/x\n 0");
     let port = plain.parse().expect("a port");
-    // A web port: at others a server that speaks first, as this one does, is none of the web, and bytes pass.
-    let rule = world.rule(&["a.test"], &[port], "protocol = \"web\"");
-    let outcome = world.sandbox_with(&rule).run_bash(&get("--noproxy '*'", "a.test"));
-    assert!(!outcome.stdout.contains("h2"), "{outcome:#?}");
-    refusal(&outcome, "protocol");
+    // Also where anything may be spoken, though its server speaks first.
+    for protocol in ["web", "tcp"] {
+        let rule = world.rule(&["a.test"], &[port], &format!("protocol = \"{protocol}\""));
+        for way in ["--noproxy '*'", "-p", "--proxy socks5h://198.18.0.1:1080"] {
+            let outcome = world.sandbox_with(&rule).run_bash(&get(way, "a.test"));
+            assert!(!outcome.stdout.contains("h2"), "{protocol} {way}: {outcome:#?}");
+            refusal(&outcome, "protocol");
+        }
+    }
 }
 
 /// Inside TLS nobody but the two ends sees what a later stream asks for. What is asked goes to the server that was

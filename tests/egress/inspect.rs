@@ -1,17 +1,17 @@
 //! TLS that an operator has ended: rules and the host's name hold inside it, for real clients of a real index.
 
 use belljar::{EventKind, Severity};
-use belljar_tests::{Outcome, Program, Sandbox, TempDir};
+use belljar_tests::{Outcome, Program, Sandbox};
 
 use crate::attacks::on_host;
 use crate::clients::with_authority;
+use crate::living::Place;
 use crate::resolvers::HTTP2;
 use crate::rig::{World, prints, refusal};
 use crate::tools::PACKAGES;
 
 /// Files of its directory over TLS, which also takes what is published, and writes down what that was.
 const INDEX: &str = "
-import http.server, ssl
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_PUT(self):
@@ -22,17 +22,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b'{}')
     do_POST = do_PUT
-    def log_message(self, *args): pass
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain('server.pem', 'server.key')
-class Server(http.server.ThreadingHTTPServer):
-    def get_request(self):
-        stream, address = self.socket.accept()
-        return context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False), address
-    def handle_error(self, *_): pass
-server = Server(('127.0.0.1', 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()";
+    def log_message(self, *args): pass";
 
 /// Installs a package with npm and one with pip, publishes one with npm and uploads one as Python's tools do.
 const INSTALL_AND_PUBLISH: &str = r#"
@@ -70,7 +60,7 @@ fn believing(world: &World, sandbox: &Sandbox) -> Sandbox {
 fn install_yes_publish_no_holds_for_an_index_over_https() {
     let world = World::with(&["a.test"]);
     world.certificates(&["a.test"]);
-    let (_server, port) = world.serve("/usr/bin/python3", INDEX, &[]);
+    let (_server, port) = world.serve_tls(INDEX);
     let made = Program::new("/usr/bin/python3").args(["-c", PACKAGES, &port.to_string()]);
     assert_eq!(made.directory(&world.directory.join("")).run().code, Some(0));
     let code = INSTALL_AND_PUBLISH.replace("PORT", &port.to_string());
@@ -211,32 +201,6 @@ fn decoys_are_seen_in_tls_that_is_looked_into_and_answers_may_be_compressed() {
     assert!(told.events.is_empty(), "{told:#?}");
 }
 
-/// `belljar` in a state directory of its own, with a sandbox `box` that is gone with it.
-struct Place<'a> {
-    world: &'a World,
-    state: TempDir,
-}
-
-impl Place<'_> {
-    fn belljar(&self, words: &[&str]) -> Program {
-        let settings = self.world.directory.join("belljar.toml");
-        let program = Program::belljar().args(words).arg("--state").arg(self.state.join("state"));
-        program.env("BELLJAR_CONFIG", settings).env("XDG_RUNTIME_DIR", self.state.join("run"))
-    }
-
-    fn done(&self, words: &[&str]) -> String {
-        let ended = self.belljar(words).run();
-        assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
-        ended.out()
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.belljar(&["sandbox", "rm", "--force", "box"]).run();
-    }
-}
-
 #[test]
 fn living_sandbox_is_looked_into_from_its_start_and_is_told_so_later() {
     let world = World::with(&["a.test", "b.test"]);
@@ -248,11 +212,10 @@ fn living_sandbox_is_looked_into_from_its_start_and_is_told_so_later() {
     let one = world.rule(&["b.test"], &[port], looked);
     let sets = format!("{plain}\n[egress.both]\n{both}\n[egress.one]\n{one}");
     world.settings_with(&sets, "ca_file = \"ca.pem\"");
-    let place = Place { world: &world, state: TempDir::new() };
+    let place = Place::new(&world);
     let get = |name: &str| {
         let code = format!("curl -s -m 30 --http2 -k https://{name}:{port}/x");
-        let ended = place.belljar(&["sandbox", "shell", "box", "-c", &code]).run();
-        ended.out().trim().to_owned()
+        place.exec(&code)
     };
     place.done(&["sandbox", "create", "box", "--egress", "@test"]);
     assert_eq!(get("a.test"), format!("2.0 a.test:{port}/x"), "control: it passes");
@@ -266,7 +229,7 @@ fn living_sandbox_is_looked_into_from_its_start_and_is_told_so_later() {
         (get("a.test"), get("b.test")),
         (format!("2.0 a.test:{port}/x"), format!("1.1 b.test:{port}/x"))
     );
-    let told = place.done(&["net", "explain", "box"]);
+    let told = place.done(&["net", "explain", "box"]).out();
     assert!(told.contains("is looked into") && told.contains("\n  b.test"), "{told}");
     assert!(!told.contains("\n  a.test\n"), "{told}");
     // One that believes the sandbox already may be looked into more; what passes is cut.

@@ -132,3 +132,23 @@ fn what_may_be_reached_is_kept_over_a_restart() {
         "{info}"
     );
 }
+
+#[test]
+fn refusal_that_is_repeated_keeps_the_program_that_was_refused_first() {
+    let world = World::with(&["a.test"]);
+    world.settings(&world.rule(&["a.test"], &[443], ""));
+    let place = Place::new(&world);
+    place.done(&["sandbox", "create", "box", "--egress", "@test"]);
+    let ask = |least: u64| {
+        place.exec("curl -s -m 30 --noproxy '*' https://b.test/");
+        wait_for("the refusal", || {
+            let told = place.explain();
+            let refused = told["refused"].as_array().expect("refusals").clone();
+            refused.into_iter().find(|event| event["count"].as_u64() > Some(least))
+        })
+    };
+    let first = ask(0);
+    let again = ask(first["count"].as_u64().expect("a count"));
+    let by = |event: &Value| event["process"]["command"].as_str().unwrap_or_default().to_owned();
+    assert!(by(&first).starts_with("curl ") && by(&again) == by(&first), "{first} {again}");
+}

@@ -1,18 +1,18 @@
 //! The egress process itself: confined, and started again when it is killed.
 
-use belljar_tests::{Sandbox, is_root, wait_for, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
+use std::os::fd::OwnedFd;
+
+use belljar_tests::{Sandbox, TempDir, is_root, wait_for, wait_until};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::rig::{Web, World, egress_of};
 
+/// Asks once, and then waits for a file.
 const WAIT: &str = "
-import sys, urllib.request
+import os, sys, time, urllib.request
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-def get():
-    try: return opener.open(sys.argv[1], timeout=20).status
-    except Exception as error: return 'refused'
-print(get(), flush=True)
-for line in sys.stdin: print(get(), flush=True)";
+print(opener.open(sys.argv[1], timeout=20).status, flush=True)
+while not os.path.exists('go'): time.sleep(0.02)";
 
 pub(crate) fn status(pid: u32, field: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -20,21 +20,21 @@ pub(crate) fn status(pid: u32, field: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
-fn started(world: &World, web: &Web) -> belljar_tests::Running {
+/// A run that has been served, with the directory in which it waits for `go`.
+fn started(world: &World, web: &Web) -> (belljar_tests::Running, TempDir) {
+    let workspace = TempDir::new();
+    let shared = workspace.path().display().to_string();
     let sandbox: Sandbox = world.sandbox(&["a.test"], &[web.port]);
-    sandbox
-        .with(["--stdin", "-"])
-        .args([format!("http://a.test:{}/", web.port)])
-        .start("python", WAIT)
+    let sandbox = sandbox.with(["--timeout", "100s", "--workspace", &shared]);
+    let mut running = sandbox.args([format!("http://a.test:{}/", web.port)]).start("python", WAIT);
+    assert_eq!(running.read_line().trim(), "200");
+    (running, workspace)
 }
 
 #[test]
 fn egress_process_has_no_privileges_no_files_and_a_filter() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
-    let code = "import time, urllib.request, sys\nopener = urllib.request.build_opener(urllib.request.ProxyHandler({}))\nprint(opener.open(sys.argv[1]).status, flush=True)\ntime.sleep(60)";
-    let sandbox = world.sandbox(&["a.test"], &[web.port]);
-    let mut running = sandbox.args([format!("http://a.test:{}/", web.port)]).start("python", code);
-    assert_eq!(running.read_line().trim(), "200");
+    let (running, _workspace) = started(&world, &web);
     let egress = wait_for("the egress process", || egress_of(running.id()));
     assert_eq!(status(egress, "NoNewPrivs"), "1");
     assert_eq!(status(egress, "Seccomp"), "2");
@@ -91,11 +91,62 @@ while time.time() < end:
     running.wait();
 }
 
+/// Ends a process that should have ended by itself, also when its test has failed.
+pub(crate) struct Stopped {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Stopped {
+    /// Stops it: it hears nothing any more, and dies of a signal alone.
+    pub(crate) fn new(pid: u32) -> Self {
+        let raw = Pid::from_raw(pid.cast_signed()).expect("a process");
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).expect("it lives");
+        kill_process(raw, Signal::STOP).expect("it is ours to stop");
+        wait_until("it is stopped", || status(pid, "State").starts_with('T'));
+        Self { pid, pidfd }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        !std::path::Path::new(&format!("/proc/{}", self.pid)).exists()
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        pidfd_send_signal(&self.pidfd, Signal::KILL).ok();
+    }
+}
+
+#[test]
+fn egress_process_that_is_stopped_does_not_outlive_its_keeper() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let (running, _workspace) = started(&world, &web);
+    let egress = wait_for("the egress process", || egress_of(running.id()));
+    let keeper: i32 = status(egress, "PPid").parse().expect("a parent");
+    let stopped = Stopped::new(egress);
+    kill_process(Pid::from_raw(keeper).expect("a process"), Signal::KILL).expect("it is ours");
+    running.wait();
+    wait_until("it is gone", || stopped.is_gone());
+}
+
+#[test]
+fn run_ends_in_time_though_its_egress_process_is_stopped() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    let (running, workspace) = started(&world, &web);
+    let stopped = Stopped::new(wait_for("the egress process", || egress_of(running.id())));
+    let began = std::time::Instant::now();
+    workspace.file("go", "");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    wait_until("it is gone", || stopped.is_gone());
+}
+
 #[test]
 fn nothing_is_left_when_the_keeper_is_killed() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
-    let mut running = started(&world, &web);
-    assert_eq!(running.read_line().trim(), "200");
+    let (running, _workspace) = started(&world, &web);
     let egress = wait_for("the egress process", || egress_of(running.id()));
     running.signal(Signal::KILL);
     running.wait();

@@ -23,7 +23,7 @@ fn refused(outcome: &Outcome) -> Vec<(String, String)> {
 fn refusals_name_the_program_whichever_way_it_asked() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
     world.certificates(&["a.test"]);
-    let (_server, tls) = world.serve("/usr/bin/python3", TLS_SERVER, &[]);
+    let (_server, tls) = world.serve_tls(TLS_SERVER);
     let port = web.port;
     // Each under a name of its own, and none lives long after its answer.
     let code = format!(

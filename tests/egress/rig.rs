@@ -21,6 +21,19 @@ pub(crate) struct World {
     pub(crate) directory: TempDir,
 }
 
+/// Each handshake in the thread of its connection: one that never ends keeps nobody else waiting.
+const OVER_TLS: &str = "
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('server.pem', 'server.key')
+class Server(http.server.ThreadingHTTPServer):
+    def get_request(self):
+        stream, address = self.socket.accept()
+        return context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False), address
+    def handle_error(self, *_): pass
+server = Server(('127.0.0.1', 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()";
+
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 impl World {
@@ -101,6 +114,12 @@ impl World {
         let line = server.read_line();
         let port = line.trim().parse().unwrap_or_else(|_| panic!("{line:?} is no port"));
         (server, port)
+    }
+
+    /// A web server over TLS, as `server.pem`, that answers as this `Handler` of Python's says.
+    pub(crate) fn serve_tls(&self, handler: &str) -> (Running, u16) {
+        let script = format!("import http.server, ssl\n{handler}\n{OVER_TLS}");
+        self.serve("/usr/bin/python3", &script, &[])
     }
 
     /// An authority `ca.pem`, and a certificate `server.pem` by it for these names.
@@ -290,9 +309,16 @@ fn serve_web(stream: TcpStream, requests: &Arc<Mutex<Vec<String>>>, port: u16) -
         }
         requests.lock().expect("whole").push(format!("{method} {target} {host}"));
         let answer = match target.strip_prefix("/redirect/") {
-            Some(to) => format!(
-                "HTTP/1.1 302 Found\r\nLocation: http://{to}:{port}/landed\r\nContent-Length: 0\r\n\r\n"
-            ),
+            // To the first of them, which goes on with the others.
+            Some(to) => {
+                let (to, rest) =
+                    to.split_once('/').map_or((to, "landed".to_owned()), |(to, rest)| {
+                        (to, format!("redirect/{rest}"))
+                    });
+                format!(
+                    "HTTP/1.1 302 Found\r\nLocation: http://{to}:{port}/{rest}\r\nContent-Length: 0\r\n\r\n"
+                )
+            }
             None => {
                 let text = format!("hello from {host}{target} {}", String::from_utf8_lossy(&body));
                 format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
@@ -327,6 +353,7 @@ pub(crate) fn echo(greeting: &'static [u8]) -> u16 {
 }
 
 /// The one event of a rule of the way out.
+#[track_caller]
 pub(crate) fn refusal<'a>(outcome: &'a Outcome, rule: &str) -> &'a belljar::Event {
     let rule = format!("egress/{rule}");
     let found: Vec<&belljar::Event> =

@@ -23,7 +23,7 @@ except OSError: print('cut')";
 fn connection_that_is_silent_while_rules_are_tightened_does_not_pass_afterwards() {
     let world = World::with(&["a.test"]);
     world.certificates(&["a.test"]);
-    let (_server, tls) = world.serve("/usr/bin/python3", TLS_SERVER, &[]);
+    let (_server, tls) = world.serve_tls(TLS_SERVER);
     world.settings(&world.rule(&["a.test"], &[tls], "protocol = \"web\""));
     let place = Place::new(&world);
     place.done(&["sandbox", "create", "box", "--egress", "@test"]);

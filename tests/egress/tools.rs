@@ -7,7 +7,7 @@ use crate::rig::{World, prints};
 
 /// Files of its directory over TLS; what is below /git/ is git's own server, as a CGI.
 const SITE: &str = "
-import http.server, os, ssl, subprocess, sys
+import os, subprocess
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self): self.git() if self.path.startswith('/git/') else super().do_GET()
@@ -37,13 +37,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.send_header('Content-Length', str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-    def log_message(self, *args): pass
-server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain('server.pem', 'server.key')
-server.socket = context.wrap_socket(server.socket, server_side=True)
-print(server.server_address[1], flush=True)
-server.serve_forever()";
+    def log_message(self, *args): pass";
 
 /// A wheel for pip in `simple/`, and a package for npm in `npm/`, whose registry is at the port that is named.
 pub(crate) const PACKAGES: &str = "
@@ -77,7 +71,7 @@ fn on_host(world: &World, words: &[&str]) {
 /// The site, and a sandbox that may reach it and trusts its authority.
 fn site(world: &World) -> (Running, u16, Sandbox) {
     world.certificates(&["a.test"]);
-    let (server, port) = world.serve("/usr/bin/python3", SITE, &[]);
+    let (server, port) = world.serve_tls(SITE);
     let sandbox = with_authority(world, &world.sandbox(&["a.test"], &[port]));
     (server, port, sandbox.with(["--timeout", "100s"]))
 }

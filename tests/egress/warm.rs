@@ -6,6 +6,7 @@ use belljar_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::process::Stopped;
 use crate::rig::{Web, World, prints};
 
 /// Prints the first status, then goes on asking for as long as it is let.
@@ -131,4 +132,16 @@ fn egress_processes_are_gone_when_the_server_is_killed() {
     place.server.signal(Signal::KILL);
     gone(first);
     running.wait();
+}
+
+#[test]
+fn egress_process_that_was_kept_ready_and_is_stopped_does_not_outlive_its_keeper() {
+    let place = Place::new();
+    let (first, running) = (place.ready(), place.started());
+    let stopped = Stopped::new(first);
+    // Whichever of them it was.
+    let all = children(place.server.id()).into_iter();
+    all.filter(|pid| name_of(*pid).trim() != "belljar-egress").for_each(kill);
+    running.wait();
+    wait_until("it is gone", || stopped.is_gone());
 }

@@ -3,11 +3,12 @@
 use belljar::EventKind;
 
 use crate::hall::Hall;
-use crate::placeholders::{VALUE, asking, refusal};
+use crate::placeholders::{VALUE, asking};
+use crate::rig::refusal;
 
 /// Repeats what it was authorized by: in chunks cut within it, compressed, or as much of it as was asked for and then a guess.
 const ECHO: &str = r"
-import gzip, http.server, ssl, urllib.parse
+import gzip, urllib.parse
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self):
@@ -34,23 +35,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
     do_TRACE = do_GET
     def log_message(self, *_): pass
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain('server.pem', 'server.key')
-class Server(http.server.ThreadingHTTPServer):
-    def get_request(self):
-        stream, address = self.socket.accept()
-        return context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False), address
-    def handle_error(self, *_): pass
-server = Server(('127.0.0.1', 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()
 ";
 
 #[test]
 fn echoes_in_chunks_are_hidden_and_compressed_ones_refused() {
     let hall = Hall::new();
     hall.host.set("key", VALUE);
-    let (_server, port) = hall.world.serve("/usr/bin/python3", ECHO, &[]);
+    let (_server, port) = hall.world.serve_tls(ECHO);
     hall.allow("", &[port]);
     let at = format!("https://a.test:{port}");
     let code = asking(&format!(
@@ -83,7 +74,7 @@ print(urllib.request.urlopen('{at}/x', timeout=60).headers['x-asked'])"
 fn guesses_at_a_beginning_are_left_alone() {
     let hall = Hall::new();
     hall.host.set("key", VALUE);
-    let (_server, port) = hall.world.serve("/usr/bin/python3", ECHO, &[]);
+    let (_server, port) = hall.world.serve_tls(ECHO);
     hall.allow("", &[port]);
     let guess = &VALUE[..VALUE.len() - 1];
     let quoted: String = guess.bytes().map(|byte| format!("%{byte:02x}")).collect();

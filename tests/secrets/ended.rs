@@ -4,7 +4,8 @@ use belljar::EventKind;
 use belljar_tests::outcome;
 
 use crate::hall::Hall;
-use crate::placeholders::{VALUE, asking, refusal};
+use crate::placeholders::{VALUE, asking};
+use crate::rig::refusal;
 
 /// One program for each client that people use. Each prints what came back, behind its name.
 const CLIENTS: &str = r#"
@@ -145,6 +146,7 @@ print(say(get('/nine', 'X: a\nAuthorization: b')))
 print(say('GET https://b.test/ten HTTP/1.1\r\nHost: a.test\r\n\r\n'))
 print(say(get('/eleven', 'Upgrade: websocket', 'Connection: Upgrade')))
 print(say(get('/twelve'), sni='b.test'))
+print(say('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'))
 ";
 
 #[test]
@@ -158,6 +160,7 @@ fn split_requests_and_other_hosts_are_refused_inside() {
     assert_eq!(lines[2..9], ["403"; 7], "{told:#?}");
     // Not the name that was asked for: no handshake at all.
     assert!(lines[9].contains("SSL") || lines[9].contains("Connection"), "{told:#?}");
+    assert_eq!(lines[10], "403", "the beginning of HTTP/2 is no request: {told:#?}");
     let hosts: Vec<_> = told.events.iter().filter(|one| one.rule == "egress/host").collect();
     assert!(!hosts.is_empty() && hosts[0].kind == EventKind::EscapeAttempt, "{told:#?}");
     assert!(told.events.iter().any(|one| one.rule == "egress/framing"), "{told:#?}");

@@ -8,7 +8,7 @@ use crate::rig::World;
 /// Speaks HTTP over TLS under every name. Writes down what it was asked, and repeats it: `METHOD PATH AUTHORIZATION BODY`,
 /// and as a header the digest of what it was authorized by.
 const SERVER: &str = r#"
-import hashlib, http.server, ssl, threading
+import hashlib, threading
 lock = threading.Lock()
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
@@ -28,16 +28,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
     do_GET = do_POST = do_DELETE = answer
     def log_message(self, *_): pass
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain('server.pem', 'server.key')
-class Server(http.server.ThreadingHTTPServer):
-    def get_request(self):
-        stream, address = self.socket.accept()
-        return context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False), address
-    def handle_error(self, *_): pass
-server = Server(('127.0.0.1', 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()
 "#;
 
 /// Every name there is; all are at the same server.
@@ -55,7 +45,7 @@ impl Hall {
     pub(crate) fn new() -> Self {
         let world = World::with(&NAMES);
         world.certificates(&NAMES);
-        let (server, port) = world.serve("/usr/bin/python3", SERVER, &[]);
+        let (server, port) = world.serve_tls(SERVER);
         let hall = Self { host: Host::new(), world, port, _server: server };
         hall.allow("", &[]);
         hall

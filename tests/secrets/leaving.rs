@@ -5,8 +5,8 @@ use belljar_tests::{outcome, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::hall::{Hall, NAMES};
-use crate::placeholders::{Stays, VALUE, asking, refusal};
-use crate::rig::{echo, egress_in};
+use crate::placeholders::{Stays, VALUE, asking};
+use crate::rig::{echo, egress_in, refusal};
 
 /// Each way in which a program names a host without asking for its address.
 const NAMING: [(&str, &str); 4] = [

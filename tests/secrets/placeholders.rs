@@ -6,7 +6,7 @@ use belljar::{EventKind, Outcome, Severity};
 use belljar_tests::{Server, TempDir, outcome, wait_for};
 
 use crate::hall::Hall;
-use crate::rig::Web;
+use crate::rig::{Web, refusal};
 use crate::{assert_unseen, spellings};
 
 pub(crate) const VALUE: &str = "sk/real+odd&value~~?-7f2a91";
@@ -25,15 +25,6 @@ key = os.environ.get('KEY', '-')
 /// The same, and then this.
 pub(crate) fn asking(code: &str) -> String {
     format!("{ASK}{code}")
-}
-
-/// The one event of a rule of the way out.
-#[track_caller]
-pub(crate) fn refusal<'a>(told: &'a Outcome, rule: &str) -> &'a belljar::Event {
-    let rule = format!("egress/{rule}");
-    let found: Vec<_> = told.events.iter().filter(|event| event.rule == rule).collect();
-    assert_eq!(found.len(), 1, "{rule}: {told:#?}");
-    found[0]
 }
 
 impl Hall {

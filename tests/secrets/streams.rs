@@ -7,7 +7,7 @@ use crate::placeholders::VALUE;
 
 /// Sends a record, and the next one only when somebody has said that it has come.
 const STREAM: &str = r"
-import http.server, json, ssl, threading
+import json, threading
 said = [threading.Event() for _ in range(5)]
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
@@ -31,16 +31,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(b'a\r\nnot heard\n\r\n'); break
         self.wfile.write(b'0\r\n\r\n')
     def log_message(self, *_): pass
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain('server.pem', 'server.key')
-class Server(http.server.ThreadingHTTPServer):
-    def get_request(self):
-        stream, address = self.socket.accept()
-        return context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False), address
-    def handle_error(self, *_): pass
-server = Server(('127.0.0.1', 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()
 ";
 
 /// Says of each record that it has come, on a connection of its own, and prints what came.
@@ -66,7 +56,7 @@ for kind in ('sse', 'json', 'text'):
 fn each_event_of_a_stream_arrives_before_the_next_is_sent() {
     let hall = Hall::new();
     hall.host.set("key", VALUE);
-    let (_server, port) = hall.world.serve("/usr/bin/python3", STREAM, &[]);
+    let (_server, port) = hall.world.serve_tls(STREAM);
     hall.allow("", &[port]);
     let count = |text: &str, what: &str| text.lines().filter(|line| line.contains(what)).count();
     // The control: nobody stands between them.

@@ -178,7 +178,8 @@ impl Network {
     /// How an egress process locks itself down that is started before anybody wants one.
     pub(crate) fn confinement(host: &Host, process: u32) -> Confinement {
         let landlock_abi = host.landlock_abi.unwrap_or(0);
-        Confinement { ids: egress_ids(host, process), landlock_abi, filter: filter() }
+        let (ids, filter) = (egress_ids(host, process), filter());
+        Confinement { ids, landlock_abi, filter, dies_with_parent: false }
     }
 }
 

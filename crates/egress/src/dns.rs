@@ -9,7 +9,7 @@ use belljar_jail::egress::{From, Why};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-use crate::door::{Shared, stream_of};
+use crate::door::{ACCEPT_AGAIN, Shared, stream_of};
 use crate::message::{A, Code, Question};
 use crate::resolver::Known;
 
@@ -48,7 +48,12 @@ pub(crate) async fn serve_datagrams(shared: Rc<Shared>, socket: UdpSocket) {
 }
 
 pub(crate) async fn serve_streams(shared: Rc<Shared>, listener: TcpListener) {
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // It has gone already, or there is no descriptor to spare: others may follow.
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
         let Ok(turn) = Arc::clone(&shared.asking).acquire_owned().await else { return };
         let shared = Rc::clone(&shared);
         tokio::task::spawn_local(async move {

@@ -24,6 +24,8 @@ use crate::{proxy, stream};
 /// How long one address has to answer, and how many of a name's are tried.
 const DIALLING: Duration = Duration::from_secs(10);
 const MAX_TRIED: usize = 4;
+/// How long nobody is accepted after one could not be.
+pub(crate) const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 /// Questions from inside that are being answered at once.
 const ASKING: usize = 256;
 
@@ -258,7 +260,7 @@ pub(crate) async fn accept(shared: Rc<Shared>, listener: TcpListener, kind: List
             Ok((client, _)) => client,
             // It has gone already, or there is no descriptor to spare: others may follow.
             Err(_) => {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             }
         };

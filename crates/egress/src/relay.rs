@@ -113,7 +113,7 @@ impl Meter {
         self.shared.budget.passing.pass(bytes, std::time::Instant::now())
     }
 
-    async fn keep_pace(&self, bytes: usize) {
+    pub(crate) async fn keep_pace(&self, bytes: usize) {
         let pause = self.pause(bytes);
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;

@@ -11,10 +11,15 @@ use crate::address::may_be_dialled;
 use crate::door::{Refusal, Shared};
 use crate::names::{self, Target};
 use crate::policy::Grant;
-use crate::relay::{Meter, Way, read_some, relay, send, write_all};
+use crate::relay::{Meter, Way, pump, read_some, relay, send, write_all};
 use crate::tls;
 use crate::{ended, http};
 
+use far::Far;
+use line::FirstLine;
+
+mod far;
+mod line;
 pub(crate) mod requests;
 
 /// How long a client may take to say what it speaks.
@@ -56,28 +61,50 @@ pub(crate) async fn carry(
         let spoken = ended_or(shared, asked, &grant, spoken);
         check(shared, client, asked, &grant, spoken, &mut early).await?;
         let server = dial(shared, client, asked, &grant, server, spoken).await?;
-        return pass(shared, client, &server, asked, &grant, spoken, early).await;
+        let far = Far::reached(shared, asked, server);
+        return pass(shared, client, far, asked, &grant, spoken, early).await;
     }
     // Some servers speak first, so it is dialled before the client has said anything.
     let server = match server {
         Some(server) => server,
         None => shared.dial(asked, &grant).await?,
     };
-    let spoken = tokio::select! {
-        biased;
-        spoken = listen(client, &mut early, &grant) => spoken?,
-        // Neither TLS nor HTTP begins so.
-        _ = server.readable() => Spoken::Raw,
-        () = tokio::time::sleep(shared.budget.idle) => {
-            return Err(Refusal::broken(io::ErrorKind::TimedOut.into()));
-        }
-        () = shared.withdrawn(asked, &grant, Grant::is_raw) => {
-            return Err(Refusal::new(Why::Tightened, ""));
-        }
-    };
+    let mut far = Far::reached(shared, asked, server);
+    let spoken = first_words(shared, client, &mut far, asked, &grant, &mut early).await?;
     let spoken = ended_or(shared, asked, &grant, spoken);
     check(shared, client, asked, &grant, spoken, &mut early).await?;
-    pass(shared, client, &server, asked, &grant, spoken, early).await
+    pass(shared, client, far, asked, &grant, spoken, early).await
+}
+
+/// What the client speaks, however much its server has said before: servers of HTTP/2 speak first, too.
+async fn first_words(
+    shared: &Rc<Shared>,
+    client: &TcpStream,
+    far: &mut Far,
+    asked: &Asked,
+    grant: &Grant,
+    early: &mut Vec<u8>,
+) -> Result<Spoken, Refusal> {
+    let meter = Meter::blind(shared, Rc::clone(&far.line));
+    loop {
+        tokio::select! {
+            biased;
+            () = shared.withdrawn(asked, grant, Grant::is_raw) => {
+                return Err(Refusal::new(Why::Tightened, ""));
+            }
+            spoken = listen(client, early, grant) => return spoken,
+            passed = far.greet(client, &meter), if far.may_greet() => {
+                passed.map_err(Refusal::broken)?;
+            }
+            () = meter.idle(shared.budget.idle) => {
+                return Err(Refusal::broken(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        // Nobody of the web says so much unasked. A word that has begun is heard to its end all the same.
+        if far.has_said_much() && early.is_empty() {
+            return Ok(Spoken::Raw);
+        }
+    }
 }
 
 /// TLS that we end, where a secret is to be put in or the policy wants to look.
@@ -237,23 +264,29 @@ async fn check_hello(
 async fn pass(
     shared: &Rc<Shared>,
     client: &TcpStream,
-    server: &TcpStream,
+    far: Far,
     asked: &Asked,
     grant: &Grant,
     spoken: Spoken,
     early: Vec<u8>,
 ) -> Result<(), Refusal> {
-    let line = shared.ledger.reach(&asked.target.to_string(), asked.port);
+    let Far { server, line, unsent, .. } = far;
+    let server = &server;
     let meter = match spoken {
         Spoken::Tls | Spoken::Ended => Meter::blind(shared, line),
         Spoken::Http | Spoken::Raw => Meter::new(shared, line, &asked.target.to_string()),
     };
     let carried = async {
+        send(client, &unsent, &meter, Way::In).await.map_err(Refusal::broken)?;
+        drop(unsent);
         if spoken == Spoken::Http {
             return requests::serve(shared, client, server, asked, early, &meter).await;
         }
         if spoken == Spoken::Ended {
             return ended::serve(shared, client, server, asked, early, &meter).await;
+        }
+        if spoken == Spoken::Raw {
+            return any(client, server, early, &meter).await;
         }
         let sent = send(server, &early, &meter, Way::Out).await;
         drop(early);
@@ -274,6 +307,34 @@ async fn pass(
         ended = carried => ended,
         () = meter.idle(shared.budget.idle) => Err(Refusal::broken(io::ErrorKind::TimedOut.into())),
     }
+}
+
+/// Whatever it is, unless its first line turns out to be one of HTTP.
+async fn any(
+    client: &TcpStream,
+    server: &TcpStream,
+    early: Vec<u8>,
+    meter: &Meter,
+) -> Result<(), Refusal> {
+    let out = async {
+        let (mut line, mut bytes) = (FirstLine::default(), early);
+        loop {
+            if line.ends_a_request(&bytes) {
+                return Err(Refusal::new(Why::Protocol, "a request that is not written as one"));
+            }
+            send(server, &bytes, meter, Way::Out).await.map_err(Refusal::broken)?;
+            bytes.clear();
+            if !line.is_open() || read_some(client, &mut bytes).await.map_err(Refusal::broken)? == 0
+            {
+                break;
+            }
+        }
+        drop(bytes);
+        pump(client, server, meter, Way::Out).await.map_err(Refusal::broken)
+    };
+    let back = async { pump(server, client, meter, Way::In).await.map_err(Refusal::broken) };
+    tokio::try_join!(out, back)?;
+    Ok(())
 }
 
 /// Whether the host that was dialled might be dialled now.

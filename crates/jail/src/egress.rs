@@ -67,12 +67,16 @@ pub struct Confinement {
     pub ids: Option<(u32, u32)>,
     pub landlock_abi: u32,
     pub filter: Vec<u64>,
+    /// The kernel ends it with its keeper, whatever state it is in. Not where an engine started it: there the signal would
+    /// come with the end of one of its threads, and the engine or the keeper that has it ends it.
+    pub dies_with_parent: bool,
 }
 
 impl EgressPlan {
+    /// As the child of a keeper.
     pub fn confinement(&self) -> Confinement {
         let (ids, landlock_abi, filter) = (self.ids, self.landlock_abi, self.filter.clone());
-        Confinement { ids, landlock_abi, filter }
+        Confinement { ids, landlock_abi, filter, dies_with_parent: true }
     }
 
     /// The ports that are listened on, each once.

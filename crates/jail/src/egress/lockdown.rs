@@ -3,7 +3,7 @@
 use belljar_sys::process::{clear_groups, set_gid, set_uid};
 use belljar_sys::{Errno, Result, landlock, seccomp};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 
 use super::Confinement;
 use crate::lockdown::{drop_bounding_set, drop_capabilities, forbid_new_privileges};
@@ -28,8 +28,12 @@ pub fn confine(how: &Confinement) -> Result<()> {
     }
     drop_capabilities()?;
     forbid_new_privileges()?;
-    // After the ids, whose change makes the kernel forget it.
+    // After the ids, whose change makes the kernel forget both.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    if how.dies_with_parent {
+        // One that is stopped does not see that its socket is closed.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    }
     forget_files(how.landlock_abi)?;
     let filter: Vec<_> = how.filter.iter().map(|one| crate::plan::unpack(*one)).collect();
     seccomp::install(&filter)

@@ -69,7 +69,8 @@ impl Network {
             }
             Told::Refused(one) => {
                 match self.refused.iter_mut().find(|known| known.number == one.number) {
-                    Some(known) => *known = one,
+                    // It is told with its program the first time alone.
+                    Some(known) => known.count = one.count,
                     None => {
                         if self.refused.len() >= MAX_REFUSED {
                             self.refused.remove(0);
