@@ -97,7 +97,7 @@ impl From<Mbpp> for Problem {
 fn tested(code: &str, tests: &[String]) -> Option<String> {
     let names = code.lines().filter_map(|line| Some(line.strip_prefix("def ")?.split_once('(')?.0));
     let called = |name: &&str| tests.iter().all(|test| test.contains(&format!("{name}(")));
-    names.map(str::trim).filter(called).next_back().map(ToOwned::to_owned)
+    names.map(str::trim).rfind(called).map(ToOwned::to_owned)
 }
 
 impl Problem {
