@@ -73,7 +73,7 @@ fn text(level: Level, uid: u32, cgroups: &Result<Places, String>, identity: Iden
     if plan["lockdown"].is_object() {
         let length = plan["lockdown"]["filter"].as_array().map_or(0, Vec::len);
         plan["lockdown"]["filter"] = (length > 0).into();
-        for list in ["looks", "distinct"] {
+        for list in ["looks", "distinct", "alarms", "only_alarms"] {
             let length = plan["lockdown"]["listen"][list].as_array().map_or(0, Vec::len);
             plan["lockdown"]["listen"][list] = (length > 0).into();
         }
