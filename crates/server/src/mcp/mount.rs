@@ -62,7 +62,8 @@ pub(crate) fn mount(api: Router, stop: &Stop) -> Router {
     let tools = move || Ok(Tools::new(reach.clone()));
     let calls = Mcp::new(tools.clone(), Arc::clone(&manager), calling);
     let streams = Mcp::new(tools, Arc::clone(&manager), waiting);
-    let sessions = Arc::new(Sessions { manager, tenants: Mutex::default() });
+    let (tenants, beginning) = (Mutex::default(), Mutex::default());
+    let sessions = Arc::new(Sessions { manager, tenants, beginning });
     let answer = move |request: Request| {
         let service = if request.method() == Method::GET { &streams } else { &calls };
         let (service, sessions) = (service.clone(), Arc::clone(&sessions));
@@ -75,6 +76,23 @@ pub(crate) fn mount(api: Router, stop: &Stop) -> Router {
 struct Sessions {
     manager: Arc<LocalSessionManager>,
     tenants: Mutex<HashMap<String, String>>,
+    /// Whose the requests are that may become sessions: each has its place before it is one.
+    beginning: Mutex<Vec<String>>,
+}
+
+/// The place of one of those, until it is a session or is none.
+struct Beginning<'a> {
+    sessions: &'a Sessions,
+    tenant: String,
+}
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        let mut all = self.sessions.lock_beginning();
+        if let Some(place) = all.iter().position(|one| *one == self.tenant) {
+            all.swap_remove(place);
+        }
+    }
 }
 
 impl Sessions {
@@ -87,13 +105,14 @@ impl Sessions {
         };
         let tenant = principal.tenant.name().to_owned();
         let named = request.headers().get(SESSION).map(|id| id.to_str().unwrap_or_default());
-        match named {
-            None if request.method() == Method::POST => self.room(&tenant).await?,
+        // Held until the session is entered.
+        let _beginning = match named {
+            None if request.method() == Method::POST => Some(self.begin(&tenant).await?),
             Some(id) if self.lock().get(id).is_some_and(|owner| *owner != tenant) => {
                 return Err(Problem::not_found("there is no such session"));
             }
-            None | Some(_) => {}
-        }
+            None | Some(_) => None,
+        };
         let (head, body) = request.into_parts();
         let body = body::whole(body, &reading, MAX_MESSAGE_BYTES).await?;
         let answer = service.call(Request::from_parts(head, Body::from(body))).await;
@@ -111,8 +130,12 @@ impl Sessions {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there may be one more.
-    async fn room(&self, tenant: &str) -> Result<(), Problem> {
+    fn lock_beginning(&self) -> MutexGuard<'_, Vec<String>> {
+        self.beginning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more, if there is any. Many may come at once.
+    async fn begin(&self, tenant: &str) -> Result<Beginning<'_>, Problem> {
         let sessions = self.manager.sessions.read().await;
         let mut tenants = self.lock();
         let own = |tenants: &HashMap<String, String>| {
@@ -122,13 +145,16 @@ impl Sessions {
             // Those that have ended are known to the manager alone.
             tenants.retain(|id, _| sessions.contains_key(&**id));
         }
-        let own = own(&tenants);
-        if sessions.len() >= MOST_SESSIONS || (!tenant.is_empty() && own >= SHARE) {
+        let mut beginning = self.lock_beginning();
+        let own = own(&tenants) + beginning.iter().filter(|one| *one == tenant).count();
+        let all = sessions.len() + beginning.len();
+        if all >= MOST_SESSIONS || (!tenant.is_empty() && own >= SHARE) {
             let detail = format!(
                 "as many MCP sessions are open as may be: {MOST_SESSIONS} in all, and {SHARE} of one tenant"
             );
             return Err(Problem::coded("busy", detail));
         }
-        Ok(())
+        beginning.push(tenant.to_owned());
+        Ok(Beginning { sessions: self, tenant: tenant.to_owned() })
     }
 }
