@@ -50,7 +50,7 @@ enum Command {
     Gen,
     /// The work that `bench overhead` measures
     #[command(hide = true)]
-    Work,
+    Work(WorkArgs),
     /// The client that `bench egress` measures
     #[command(hide = true)]
     EgressWork(EgressWorkArgs),
@@ -244,6 +244,13 @@ pub(crate) struct EgressArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct WorkArgs {
+    /// Under a filter of one instruction, which allows everything: the least that any filter costs
+    #[arg(long)]
+    filter: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct EgressWorkArgs {
     /// Who is connected to, as HOST:PORT
     target: String,
@@ -288,7 +295,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Living(args)) => bench::living::living(&args),
         Command::Bench(Bench::Audit(args)) => bench::audit::audit(&args),
         Command::Bench(Bench::Overhead(args)) => bench::overhead::overhead(&args),
-        Command::Work => bench::overhead::work(),
+        Command::Work(args) => bench::overhead::work(&args),
         Command::Bench(Bench::Egress(args)) => bench::egress::egress(&args),
         Command::EgressWork(args) => bench::egress::work(&args),
         Command::Bench(Bench::Grade(args)) => bench::grade::grade(&args),

@@ -12,11 +12,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use belljar_sys::seccomp::{Instruction, install};
 use serde_json::{Value, json};
 
 use super::contenders::reason;
 use super::{Scratch, Targets, Times, binary, calm, keep, machine};
-use crate::{OverheadArgs, Passed, shell};
+use crate::{OverheadArgs, Passed, WorkArgs, shell};
 
 /// How long each kind of work is done in one round.
 const SLICE: Duration = Duration::from_millis(150);
@@ -32,9 +33,16 @@ const KINDS: [&str; 4] = ["getpid", "open_read_close", "fork_exec", "connect"];
 /// Those that the promise is about.
 const PROMISED: [&str; 2] = ["open_read_close", "fork_exec"];
 const BARE: &str = "bare";
+/// What no sandbox with a filter can fall below.
+const FILTER: &str = "any filter";
 
 /// Does the work and prints microseconds for one piece of each kind.
-pub(crate) fn work() -> Result<Passed> {
+pub(crate) fn work(args: &WorkArgs) -> Result<Passed> {
+    if args.filter {
+        rustix::thread::set_no_new_privs(true)?;
+        // BPF_RET | BPF_K of SECCOMP_RET_ALLOW.
+        install(&[Instruction { code: 0x06, jump_true: 0, jump_false: 0, k: 0x7fff_0000 }])?;
+    }
     let took = [
         piece(|| {
             std::hint::black_box(std::process::id());
@@ -151,6 +159,7 @@ fn gather(belljar: &Path, scratch: &Path) -> Result<(Vec<Contender>, Absent)> {
     let mut present = Vec::new();
     for needed in [
         Contender::new(BARE, &[work, "work"]),
+        Contender::new(FILTER, &[work, "work", "--filter"]),
         ours("standard", &["--level", "standard"]),
         ours("strict", &["--level", "strict"]),
         ours("standard, recorded", &["--level", "standard", "--record"]),
