@@ -87,7 +87,8 @@ fn greeting_is_held_to_the_budget() {
     assert!(refusal(&outcome, "budget").detail.contains("bytes"), "{outcome:#?}");
 }
 
-/// Asks for another host in words that many servers take for a request, in one piece and in two.
+/// Asks for another host in words that many servers take for a request, in one piece and in two, and for none in a line that
+/// ends with all that is said.
 const OTHERWISE: &str = r"
 import socket, sys
 for first in '\r\nGET / HTTP/1.1', 'GET\t/\tHTTP/1.1', 'get / HTTP/1.1':
@@ -97,7 +98,12 @@ for first in '\r\nGET / HTTP/1.1', 'GET\t/\tHTTP/1.1', 'get / HTTP/1.1':
         try:
             s.sendall(words[:cut]); s.sendall(words[cut:])
             print(s.recv(12)[9:].decode() or 'cut')
-        except OSError: print('cut')";
+        except OSError: print('cut')
+    s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60); s.settimeout(60)
+    try:
+        s.sendall(first.encode()); s.shutdown(socket.SHUT_WR)
+        print(s.recv(12)[9:].decode() or 'cut')
+    except OSError: print('cut')";
 
 /// Takes tabs for blanks, and methods as they are written.
 const LENIENT: &str = "
@@ -121,14 +127,15 @@ fn requests_that_are_not_written_as_such_do_not_pass_as_something_else() {
     let (_server, port) = world.serve("/usr/bin/python3", LENIENT, &[]);
     let here = Program::new("/usr/bin/python3").args(["-c", OTHERWISE, "127.0.0.1"]);
     let here = here.arg(port.to_string()).run();
-    assert_eq!(here.out().trim(), ["204"; 6].join("\n"), "without us each is served: {here:?}");
+    assert_eq!(here.out().trim(), ["204"; 9].join("\n"), "without us each is served: {here:?}");
     let heard = || std::fs::read_to_string(world.directory.join("heard")).unwrap_or_default();
-    assert_eq!(heard(), "evil.test\n".repeat(6));
+    let served = "evil.test\nevil.test\nNone\n".repeat(3);
+    assert_eq!(heard(), served);
     let sandbox = world.sandbox(&["a.test"], &[port]);
     let outcome = sandbox.args(["a.test".to_owned(), port.to_string()]).run_python(OTHERWISE);
-    prints(&outcome, &["cut"; 6].join("\n"));
-    assert_eq!(refusal(&outcome, "protocol").count, 6, "{outcome:#?}");
-    assert_eq!(heard(), "evil.test\n".repeat(6), "nothing more arrived");
+    prints(&outcome, &["cut"; 9].join("\n"));
+    assert_eq!(refusal(&outcome, "protocol").count, 9, "{outcome:#?}");
+    assert_eq!(heard(), served, "nothing more arrived");
 }
 
 /// Greets, says that it is done, and hears all that its client says.

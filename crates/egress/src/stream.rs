@@ -316,16 +316,24 @@ async fn any(
     early: Vec<u8>,
     meter: &Meter,
 ) -> Result<(), Refusal> {
+    let refused = || {
+        // Broken off rather than ended: there are servers to which the end of what is said ends a line.
+        rustix::net::sockopt::set_socket_linger(server, Some(Duration::ZERO)).ok();
+        Refusal::new(Why::Protocol, "a request that is not written as one")
+    };
     let out = async {
         let (mut line, mut bytes) = (FirstLine::default(), early);
-        loop {
+        while line.is_open() {
             if line.ends_a_request(&bytes) {
-                return Err(Refusal::new(Why::Protocol, "a request that is not written as one"));
+                return Err(refused());
             }
             send(server, &bytes, meter, Way::Out).await.map_err(Refusal::broken)?;
             bytes.clear();
-            if !line.is_open() || read_some(client, &mut bytes).await.map_err(Refusal::broken)? == 0
+            if line.is_open() && read_some(client, &mut bytes).await.map_err(Refusal::broken)? == 0
             {
+                if line.ends_a_request(b"\n") {
+                    return Err(refused());
+                }
                 break;
             }
         }

@@ -1,8 +1,9 @@
 //! The first line of what is neither TLS nor HTTP, as it passes.
 //!
 //! Requests that are written as they should be are read by [`crate::http`] before a byte of them passes. There are servers that
-//! take others too: with empty lines before them, tabs for blanks, methods in small letters. The end of such a line is refused,
-//! without which nobody acts on it. Its beginning is not held back: other protocols begin with a word and wait for an answer.
+//! take others too: with empty lines before them, tabs for blanks, methods in small letters. The end of such a line is refused, be it
+//! the end of all that is said, and the connection broken off, after which nobody acts on it. Its beginning is not held back: other
+//! protocols begin with a word and wait for an answer.
 
 /// Lines that are longer are no server's request line.
 const MAX_LINE: usize = 2 << 20;
