@@ -211,8 +211,7 @@ pub(crate) fn refusal(
     number: u32,
     args: &[u64; 6],
 ) -> Option<Refusal> {
-    let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
-    let call = &NATIVE.calls[place];
+    let call = call_of(number)?;
     let decision = decide(call, profile, adjust);
     let by_workspace = decision.first.is_some_and(|first| first.holds(args));
     let (action, mark) = decision.of(args);
@@ -233,8 +232,7 @@ pub(crate) fn refusal_so_grave(
     number: u32,
     severity: Severity,
 ) -> Option<Refusal> {
-    let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
-    let call = &NATIVE.calls[place];
+    let call = call_of(number)?;
     let decision = decide(call, profile, adjust);
     let exceptions = decision.first.into_iter().chain(decision.exceptions);
     let mut marks = exceptions.map(|one| one.mark).chain([decision.mark]);
@@ -262,10 +260,14 @@ pub fn rules(profile: Profile) -> impl Iterator<Item = RuleView> {
     })
 }
 
+fn call_of(number: u32) -> Option<&'static Call> {
+    let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
+    NATIVE.calls.get(place)
+}
+
 /// The name of a call by its number on this machine, for events.
 pub fn name(number: u32) -> Option<&'static str> {
-    let place = NATIVE.calls.binary_search_by_key(&number, |call| call.number).ok()?;
-    Some(NATIVE.calls[place].name)
+    call_of(number).map(|call| call.name)
 }
 
 /// The number of a call on this machine, if it has it.
