@@ -1,5 +1,6 @@
 //! Runs belljar under a guard that inherits every process it leaves behind.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -46,11 +47,14 @@ pub(crate) struct Guarded {
     late: Value,
     /// Processes that outlived it for good.
     left: Value,
+    /// What was there before it: a process may have had its number.
+    before: BTreeSet<PathBuf>,
 }
 
 impl Guarded {
     /// Runs this command to its end.
     pub(crate) fn run<T: AsRef<std::ffi::OsStr>>(argv: impl IntoIterator<Item = T>) -> Self {
+        let before = cgroup_directories();
         let ended = Program::new("/usr/bin/python3").args(["-c", GUARD]).args(argv).run();
         assert_eq!(ended.code, Some(0), "{ended:?}");
         let told = ended.json();
@@ -62,6 +66,7 @@ impl Guarded {
             err: text("err"),
             late: told["late"].clone(),
             left: told["left"].clone(),
+            before,
         }
     }
 
@@ -95,8 +100,8 @@ impl Guarded {
         let scratch: Vec<PathBuf> =
             scratch_runs().into_iter().filter(|one| of_this_run(one)).collect();
         assert!(scratch.is_empty(), "{scratch:?}: {self:?}");
-        let cgroups: Vec<PathBuf> =
-            cgroup_directories().into_iter().filter(|one| of_this_run(one)).collect();
+        let new = cgroup_directories().into_iter().filter(|one| !self.before.contains(one));
+        let cgroups: Vec<PathBuf> = new.filter(|one| of_this_run(one)).collect();
         assert!(cgroups.is_empty(), "{cgroups:?}: {self:?}");
     }
 }
