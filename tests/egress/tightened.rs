@@ -95,6 +95,34 @@ fn open_connections_end_with_the_part_of_a_rule_that_allowed_them() {
     assert_eq!(echoed.read_line().trim(), "cut");
 }
 
+/// Asks for as many different paths on one connection, and for one of them again when there is a file.
+const MANY: &str = "
+import http.client, os, sys, time
+line = http.client.HTTPConnection('a.test', int(sys.argv[1]), timeout=60)
+def get(path):
+    line.request('GET', path); answer = line.getresponse(); answer.read(); return answer.status
+for n in range(int(sys.argv[2])): get(f'/{n}')
+print('open', flush=True)
+while not os.path.exists('/tmp/go'): time.sleep(0.02)
+try: print('alive' if line.sock and get('/0') else 'cut')
+except OSError: print('cut')";
+
+#[test]
+fn connection_that_asked_for_more_than_is_remembered_ends_when_rules_are_tightened() {
+    let (world, web) = (World::with(&["a.test"]), Web::start());
+    world.settings(&world.rule(&["a.test"], &[web.port], ""));
+    let place = Place::new(&world);
+    place.done(&["sandbox", "create", "box", "--egress", "@test"]);
+    let [mut all, mut more] =
+        ["32", "33"].map(|paths| place.open(MANY, &[web.port.to_string(), paths.into()]));
+    // Each of those requests is still allowed.
+    world.settings(&world.rule(&["a.test"], &[web.port], "methods = [\"GET\"]"));
+    place.done(&["sandbox", "egress", "box", "@test"]);
+    place.exec("touch /tmp/go");
+    assert_eq!(all.read_line().trim(), "alive", "all of its requests are known");
+    assert_eq!(more.read_line().trim(), "cut", "one is not");
+}
+
 #[test]
 fn process_that_does_not_heed_other_rules_is_ended_before_they_are_told_to_count() {
     let (world, web) = (World::with(&["a.test"]), Web::start());
